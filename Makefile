@@ -1,0 +1,27 @@
+# Every target sets up .venv by itself, once.
+BIN := .venv/bin
+
+.PHONY: setup demo test test-slow check format clean
+
+setup:
+	@scripts/setup
+
+demo: setup  ## a model, layer by layer, and one image through it
+	@$(BIN)/vitlab demo
+
+test: setup  ## the default suite
+	@$(BIN)/python -m pytest
+
+test-slow: setup  ## what takes longer
+	@$(BIN)/python -m pytest -m slow
+
+check: setup  ## format, lint, types and tests
+	@scripts/check
+
+format: setup
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean:
+	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

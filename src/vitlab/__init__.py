@@ -1,0 +1,51 @@
+"""The Vision Transformer, whole; public names are imported when first used, torch with them."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitlab.errors import VitlabError as VitlabError
+    from vitlab.inference.classifier import load as load
+    from vitlab.models.config import ViTConfig as ViTConfig
+    from vitlab.weights.create import create_model as create_model
+    from vitlab.models.summary import summary as summary
+    from vitlab.models.variants import variants as variants
+    from vitlab.models.vit import VisionTransformer as VisionTransformer
+    from vitlab.nn.attention import MultiHeadAttention as MultiHeadAttention
+    from vitlab.nn.attention import dot_product_attention as dot_product_attention
+    from vitlab.preprocessing import Preprocessing as Preprocessing
+    from vitlab.registry import register as register
+    from vitlab.weights.load import load_weights as load_weights
+    from vitlab.weights.save import save_weights as save_weights
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "MultiHeadAttention": "vitlab.nn.attention",
+    "Preprocessing": "vitlab.preprocessing",
+    "ViTConfig": "vitlab.models.config",
+    "VisionTransformer": "vitlab.models.vit",
+    "VitlabError": "vitlab.errors",
+    "create_model": "vitlab.weights.create",
+    "dot_product_attention": "vitlab.nn.attention",
+    "load": "vitlab.inference.classifier",
+    "load_weights": "vitlab.weights.load",
+    "register": "vitlab.registry",
+    "save_weights": "vitlab.weights.save",
+    "summary": "vitlab.models.summary",
+    "variants": "vitlab.models.variants",
+}
+
+__all__ = sorted(["__version__", *_HOMES])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

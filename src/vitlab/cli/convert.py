@@ -1,0 +1,51 @@
+"""`vitlab convert`: weights of one format written in another."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vitlab.cli.options import ImageSize, Json
+from vitlab.cli.output import print_json
+from vitlab.errors import WeightsError
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Weight file, of any format.")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", help="File to write.")],
+    format: Annotated[
+        str, typer.Option(help="google, timm, huggingface, torchvision, vit-pytorch or vitlab.")
+    ],
+    image_size: ImageSize = None,
+    classes: Annotated[int | None, typer.Option(min=0, help="A new head; 0 drops it.")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="Heads, where SRC is silent.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite DST.")] = False,
+    json: Json = False,
+) -> None:
+    """Convert weights; what SRC does not say is assumed and told."""
+    from vitlab import load_weights, save_weights
+    from vitlab.weights.formats import layout_named
+
+    layout_named(format)  # an unknown one is refused before anything is read
+    if destination.exists() and not force:
+        raise WeightsError(f"{destination} exists; --force overwrites it")
+    changes: dict[str, Any] = {"image_size": image_size, "classes": classes, "heads": heads}
+    model = load_weights(source, **{k: v for k, v in changes.items() if v is not None})
+    save_weights(model, destination, format=format)
+    if json:
+        print_json(
+            {
+                "source": str(source),
+                "source_format": model.source.format,
+                "destination": str(destination),
+                "format": format,
+                "assumed": list(model.source.assumed),
+                "ignored": list(model.source.ignored),
+            }
+        )
+        return
+    print(f"{source} ({model.source.format}) -> {destination} ({format})")
+    for note in model.source.assumed:
+        print(f"assumed: {note}")
+    for name in model.source.ignored:
+        print(f"left out: {name}")

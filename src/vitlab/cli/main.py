@@ -1,0 +1,88 @@
+"""The `vitlab` command: exit code 0, 2 for the user's mistake (one line), 1 for ours."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from vitlab import __version__
+from vitlab.cli.convert import convert
+from vitlab.cli.demo import demo
+from vitlab.cli.info import info
+from vitlab.cli.models import models
+from vitlab.cli.predict import predict
+from vitlab.cli.summary import summary
+from vitlab.errors import VitlabError
+
+app = typer.Typer(
+    context_settings={"help_option_names": ["-h", "--help"]}, pretty_exceptions_enable=False
+)
+for command in (models, summary, predict, info, convert, demo):
+    app.command()(command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"vitlab {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def vitlab(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """The Vision Transformer, whole: models, anybody's weights, predictions."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may know less
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; a mistake is one line on stderr."""
+    try:
+        code = app(args=list(arguments), prog_name="vitlab", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        _silence_stdout()
+        return 1
+    except VitlabError as error:
+        return _fail(str(error), 2)
+    except Exception as error:
+        return _judge(error)
+    return code if isinstance(code, int) else 0
+
+
+def _judge(error: Exception) -> int:
+    if hasattr(error, "format_message"):  # Typer's own: a wrong option, argument or command
+        return _fail(error.format_message(), 2)
+    if isinstance(error, OSError) and error.filename is not None:
+        return _fail(f"{error.filename}: {error.strerror}", 2)
+    if os.environ.get("VITLAB_DEBUG") == "1":
+        traceback.print_exc()
+    name = type(error).__name__
+    return _fail(f"{name}: {error} (not your mistake: VITLAB_DEBUG=1 shows where; report that)", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    print("error:", " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def _silence_stdout() -> None:
+    """Nobody reads what is still buffered; let the interpreter write it nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,60 @@
+"""`vitlab models`: every name, with what it costs."""
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+import typer
+
+from vitlab.cli.options import Json
+from vitlab.cli.output import human, print_json, print_table
+from vitlab.errors import UnknownName
+
+Pattern = Annotated[
+    str, typer.Argument(help="Part of a name, or a glob such as 'vit_*16'; all names without it.")
+]
+
+
+def models(pattern: Pattern = "", json: Json = False) -> None:
+    """List models: parameters, and the cost of one image (1 MAC = 2 FLOPs)."""
+    from vitlab.models.flops import cost
+    from vitlab.models.variants import variants
+
+    costs = {name: cost(name) for name in matching(pattern, variants())}
+    if json:
+        print_json(
+            [
+                {
+                    "name": name,
+                    "parameters": found.parameters,
+                    "flops": found.flops,
+                    "macs": found.macs,
+                    "tokens": found.tokens,
+                }
+                for name, found in costs.items()
+            ]
+        )
+        return
+    print_table(
+        ("name", "parameters", "FLOPs", "MACs", "tokens"),
+        (
+            (
+                name,
+                human(found.parameters),
+                human(found.flops),
+                human(found.macs),
+                "-" if found.tokens is None else str(found.tokens),
+            )
+            for name, found in costs.items()
+        ),
+    )
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that a glob fits, or that contain a plain word; none is an error."""
+    known = list(names)
+    glob = pattern if any(sign in pattern for sign in "*?[") else f"*{pattern}*"
+    found = [name for name in known if fnmatchcase(name, glob)]
+    if not found:
+        raise UnknownName("model", pattern, known)
+    return found

@@ -1,0 +1,39 @@
+"""Options that several commands share, and how their values are written."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+Size = int | tuple[int, int]
+
+
+def parse_size(text: str) -> Size:
+    """A side, or (height, width), from `224` or `224x320`."""
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isdecimal() and int(part) for part in parts):
+        raise typer.BadParameter(f"{text!r} is neither N nor HEIGHTxWIDTH, such as 224 or 224x320")
+    height, width = int(parts[0]), int(parts[-1])
+    return height if len(parts) == 1 else (height, width)
+
+
+def parse_changes(texts: Iterable[str] | None) -> dict[str, str]:
+    """Dotted keys and their new values, as `override` takes them."""
+    changes = {}
+    for text in texts or ():
+        key, sign, value = text.partition("=")
+        if not (key and sign):
+            raise typer.BadParameter(f"--set {text!r} is not key=value, such as heads=4")
+        changes[key.strip()] = value
+    return changes
+
+
+ImageSize = Annotated[
+    Any,  # Size | None: Typer knows no unions
+    typer.Option(metavar="N|HxW", parser=parse_size, help="Size of the images: 224 or 224x320."),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the config; repeatable."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, with exact numbers.")]

@@ -1,0 +1,69 @@
+"""`vitlab summary`: a model layer by layer."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vitlab.cli.options import Changes, ImageSize, Json, parse_changes
+from vitlab.cli.output import print_json
+from vitlab.config import override
+from vitlab.errors import ConfigError, UnknownName
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def summary(
+    model: Annotated[
+        str, typer.Argument(metavar="NAME|PATH", help="A model's name, or a weight file.")
+    ],
+    image_size: ImageSize = None,
+    changes: Changes = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images in the batch.")] = 1,
+    depth: Annotated[int, typer.Option(min=0, help="Levels of modules to show.")] = 3,
+    json: Json = False,
+) -> None:
+    """Show output shapes, parameters and FLOPs of every layer."""
+    from vitlab.models.flops import image_shape
+    from vitlab.models.summary import summary as summarise
+
+    built = _build(model, image_size, parse_changes(changes))
+    found = summarise(built, input_size=(batch, *image_shape(built)), depth=depth)
+    if json:
+        print_json(found.to_dict())
+    else:
+        print(found)
+
+
+def _build(model: str, image_size: Any, changes: dict[str, str]) -> "nn.Module":
+    """The model of a name, without memory, or of a weight file."""
+    import torch
+
+    from vitlab.models.registry import create_model
+    from vitlab.models.variants import variant
+
+    size = {} if image_size is None else {"image_size": image_size}
+    if is_path(model):
+        if changes:
+            raise ConfigError(f"--set {next(iter(changes))}: {model} is a file; valid for a name")
+        from vitlab import load_weights
+
+        return load_weights(model, **size)
+    config = override(variant(model), {**size, **changes})
+    with torch.device("meta"):
+        return create_model(config)
+
+
+def is_path(model: str) -> bool:
+    """A bare word is a name first, a path when it exists and no such name does."""
+    from vitlab.models.variants import variant
+
+    path = Path(model)
+    if len(path.parts) > 1:
+        return True
+    try:
+        variant(model)
+    except UnknownName:
+        return path.exists()
+    return False

@@ -1,0 +1,108 @@
+"""A model that classifies images: its weights, its preprocessing and its labels together."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vitlab.errors import InputError, VitlabError
+from vitlab.models.vit import VisionTransformer
+from vitlab.preprocessing import Preprocessing, Source
+from vitlab.weights.load import load_weights
+from vitlab.weights.source import WeightSource
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """What the model says of one image; `error` instead, where the image could not be read."""
+
+    path: str | None
+    label: str | None
+    probability: float | None
+    top: tuple[tuple[str, float], ...]
+    """The likeliest labels with their probabilities."""
+    error: str | None = None
+
+
+class Classifier:
+    """A model with all that it needs to answer for an image file."""
+
+    def __init__(self, model: VisionTransformer, source: WeightSource) -> None:
+        self.model = model.eval()
+        self.source = source
+        self.labels = source.labels or tuple(str(number) for number in range(model.config.classes))
+        if len(self.labels) != model.config.classes:
+            raise VitlabError(f"{len(self.labels)} labels for {model.config.classes} classes")
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How images are prepared; an error where nothing says it."""
+        return self.source.require_preprocessing()
+
+    def predict(
+        self, images: Source | Iterable[Source], *, top: int = 5, batch_size: int = 8
+    ) -> list[Prediction]:
+        """Labels with probabilities, in the order of the images; a broken one does not stop it."""
+        self.source.require_head()
+        if top < 1 or batch_size < 1:
+            raise InputError(f"top {top} and batch_size {batch_size} must be at least 1")
+        single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray)
+        sources: Iterable[Source] = [images] if single else images  # type: ignore[list-item, assignment]
+        return [
+            prediction
+            for batch in _batches(sources, batch_size)
+            for prediction in self._predict_batch(batch, top)
+        ]
+
+    def probabilities(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
+        """What the model believes of preprocessed images."""
+        with torch.inference_mode():
+            return self.model(images).softmax(dim=-1)
+
+    def _predict_batch(self, batch: Sequence[Source], top: int) -> Iterator[Prediction]:
+        prepared = [self._prepare(source) for source in batch]
+        pixels = [result for result in prepared if not isinstance(result, InputError)]
+        answers = iter(self.probabilities(torch.from_numpy(np.stack(pixels)))) if pixels else None
+        for source, result in zip(batch, prepared, strict=True):
+            path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
+            if isinstance(result, InputError) or answers is None:
+                yield Prediction(
+                    path=path, label=None, probability=None, top=(), error=str(result)
+                )
+            else:
+                yield self._prediction(path, next(answers), top)
+
+    def _prepare(self, source: Source) -> np.ndarray[Any, Any] | InputError:
+        try:
+            return self.preprocessing.apply(source)
+        except InputError as error:
+            return error
+
+    def _prediction(self, path: str | None, answer: Tensor, top: int) -> Prediction:
+        values, indices = answer.topk(min(top, len(answer)))
+        best = tuple(
+            (self.labels[index], value)
+            for index, value in zip(indices.tolist(), values.tolist(), strict=True)
+        )
+        return Prediction(path=path, label=best[0][0], probability=best[0][1], top=best)
+
+
+def load(path: str | os.PathLike[str], **changes: Any) -> Classifier:
+    """A classifier from a weight file or a folder that holds one."""
+    model = load_weights(path, **changes)
+    return Classifier(model, model.source)
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

@@ -1,0 +1,251 @@
+"""`ViTConfig`: one frozen description of every member of the family (arXiv:2010.11929, table 1)."""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_origin
+
+from vitlab.errors import ConfigError, UnknownName
+from vitlab.registry import ATTENTIONS, POSITIONS, STEMS
+
+Size = int | tuple[int, int]
+IN_ATTENTION = ("relative", "rope")
+"""Positions that act on queries and keys; all others are added to the tokens."""
+
+
+def pair(size: Size) -> tuple[int, int]:
+    """`(height, width)` of a size given as one number or two."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ViTConfig:
+    """Everything that decides a ViT's shape, and nothing about how it is trained."""
+
+    width: int
+    depth: int
+    heads: int
+    mlp_width: int
+    patch_size: Size
+    """Side of a patch, or (height, width); of the stem's feature map where the stem is a ResNet."""
+    image_size: Size = 224
+    channels: int = 3
+    classes: int = 1000
+    """Outputs of the head; 0 leaves the head out and the model returns its representation."""
+    head_width: int | None = None
+    """Width of a query, key or value of one head; None: width / heads."""
+
+    stem: str = "patch"
+    """`patch`, `resnet` (the paper's hybrid), `conv` (CCT), `shifted` (SPT), or a registered name."""
+    resnet_layers: tuple[int, ...] = ()
+    """Blocks in each stage of the hybrid's ResNet; empty: its root alone."""
+    resnet_width: int = 64
+    resnet_norm_eps: float = 1e-6
+    resnet_std_eps: float = 1e-5
+    resnet_std_eps_at: Literal["std", "variance"] = "std"
+    """Weight standardisation divides by std + eps (the original) or sqrt(variance + eps) (timm)."""
+    conv_strides: tuple[int, ...] = (2, 2)
+    """One convolution of the tokenizer per entry; the product is the patch size."""
+    conv_widths: tuple[int, ...] = (64,)
+    """Channels of every convolution but the last, which has `width`."""
+    conv_downsample: Literal["pool", "stride"] = "pool"
+    """A stride is a max-pool behind the convolution (CCT) or the convolution's own."""
+    conv_norm: Literal["none", "batch"] = "none"
+    conv_activation: Literal["relu", "gelu"] = "relu"
+    patch_norm: Literal["none", "after", "both"] = "none"
+    """LayerNorm behind the patch projection, or before and behind it."""
+
+    position: str = "learned1d"
+    """`none learned1d learned2d relative sincos2d rope` (paper, table 8) or a registered name."""
+    position_at: Literal["stem", "every_layer", "shared_layers"] = "stem"
+    position_prefix: Literal["cls", "all", "none"] = "cls"
+    """Which prefix tokens have an entry in a learned table: DINOv2 cls, timm all, DeiT-III none."""
+    position_grid: tuple[int, int] | None = None
+    """Grid over which sincos2d and rope spread their coordinates; None: that of `image_size`."""
+    position_resize: Literal["bicubic", "zoom"] = "bicubic"
+    """How a table meets another grid: antialiased bicubic, or the original's order-1 zoom."""
+    rope_theta: float = 100.0
+    dynamic_size: bool = False
+    """Accept images of other sizes and resize the positions on the fly."""
+
+    class_token: bool = True
+    registers: int = 0
+    pool: Literal["cls", "mean", "mean_all", "map"] = "cls"
+    """Class token, mean of the patches, mean of all tokens, or attention pooling (big_vision)."""
+    head: Literal["linear", "mlp"] = "linear"
+    """`mlp` is Linear-tanh-Linear, as in the paper's pre-training."""
+    representation_size: int | None = None
+    """Hidden width of the `mlp` head; None: width."""
+
+    norm: Literal["pre", "post"] = "pre"
+    norm_eps: float = 1e-6
+    norm_at: Literal["tokens", "pooled"] = "tokens"
+    """The last LayerNorm comes before pooling (the paper) or after it (timm's fc_norm)."""
+    attention: str = "full"
+    """`full lsa sliding axial sparse` or a registered name."""
+    window_size: int = 7
+    """Side of a `sliding` neighbourhood in patches; window and stride of `sparse` attention."""
+    gelu: Literal["erf", "tanh"] = "erf"
+    qkv_bias: bool = True
+    proj: bool = True
+    """Project the concatenated heads; without it heads x head_width must equal width."""
+    proj_bias: bool = True
+    qk_norm: bool = False
+    layer_scale: float | None = None
+    """Initial value of LayerScale; None: no LayerScale."""
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0
+    """Stochastic depth: probability at the last block, growing linearly from 0 at the first."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        _check_names(self)
+        _check_stem(self)
+        _check_tokens(self)
+        _check_attention(self)
+
+    @property
+    def key_width(self) -> int:
+        """Width of one head."""
+        return self.width // self.heads if self.head_width is None else self.head_width
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.grid_for(self.image_size)
+
+    def grid_for(self, image_size: Size) -> tuple[int, int]:
+        """Rows and columns of patches that an image of `image_size` gives."""
+        feature_map = pair(image_size)
+        if self.stem == "resnet":
+            feature_map = resnet_map(feature_map, len(self.resnet_layers))
+        sides = tuple(zip(("height", "width"), feature_map, pair(self.patch_size), strict=True))
+        for side, size, patch in sides:
+            if size < patch or size % patch:
+                of = "" if self.stem != "resnet" else f" (feature map {side} {size})"
+                raise ConfigError(
+                    f"image_size {image_size}: {side}{of} is not a multiple of "
+                    f"patch_size {self.patch_size}"
+                )
+        rows, columns = (size // patch for _, size, patch in sides)
+        return rows, columns
+
+    @property
+    def prefix(self) -> int:
+        """Number of tokens before the patches."""
+        return int(self.class_token) + self.registers
+
+    @property
+    def positioned_prefix(self) -> int:
+        """Number of prefix tokens that have an entry in a learned position table."""
+        counts = {"cls": int(self.class_token), "all": self.prefix, "none": 0}
+        return counts[self.position_prefix]
+
+    @property
+    def tokens(self) -> int:
+        """Length of the sequence that the encoder sees."""
+        rows, columns = self.grid
+        return self.prefix + rows * columns
+
+    @property
+    def representation(self) -> int:
+        """Width of what the last linear layer reads."""
+        if self.head == "linear":
+            return self.width
+        return self.width if self.representation_size is None else self.representation_size
+
+
+def resnet_map(size: tuple[int, int], stages: int) -> tuple[int, int]:
+    """Feature map of the hybrid's ResNet: root and pool halve it, and so does each further stage."""
+    height, width = size
+    for _ in range(2 + max(stages - 1, 0)):
+        height, width = -(-height // 2), -(-width // 2)
+    return height, width
+
+
+def _check_numbers(config: ViTConfig) -> None:
+    for name in ("width", "depth", "heads", "mlp_width", "channels", "resnet_width"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} {getattr(config, name)} is not at least 1")
+    for name in ("classes", "registers"):
+        if getattr(config, name) < 0:
+            raise ConfigError(f"{name} {getattr(config, name)} is negative")
+    for name in ("image_size", "patch_size"):
+        size = getattr(config, name)
+        if min(pair(size)) < 1:
+            raise ConfigError(f"{name} {size} is not at least 1")
+    for name in ("dropout", "attention_dropout", "drop_path"):
+        if not 0.0 <= getattr(config, name) < 1.0:
+            raise ConfigError(f"{name} {getattr(config, name)} is not in [0, 1)")
+    for name in ("norm_eps", "resnet_norm_eps", "resnet_std_eps", "rope_theta"):
+        if not getattr(config, name) > 0:
+            raise ConfigError(f"{name} {getattr(config, name)} is not positive")
+
+
+def _check_names(config: ViTConfig) -> None:
+    for kind, registry in (("stem", STEMS), ("position", POSITIONS), ("attention", ATTENTIONS)):
+        if getattr(config, kind) not in registry:
+            raise UnknownName(kind, getattr(config, kind), registry)
+    for field in fields(config):
+        choices = get_args(field.type)
+        if get_origin(field.type) is Literal and getattr(config, field.name) not in choices:
+            raise UnknownName(field.name, str(getattr(config, field.name)), choices)
+
+
+def _check_stem(config: ViTConfig) -> None:
+    config.grid_for(config.image_size)
+    if config.stem == "conv":
+        if len(config.conv_widths) != len(config.conv_strides) - 1:
+            raise ConfigError(
+                f"conv_widths {config.conv_widths} needs one entry fewer than "
+                f"conv_strides {config.conv_strides}: the last convolution has `width`"
+            )
+        if pair(config.patch_size) != (math.prod(config.conv_strides),) * 2:
+            raise ConfigError(
+                f"patch_size {config.patch_size} is not the product of "
+                f"conv_strides {config.conv_strides}"
+            )
+    if config.stem == "resnet" and config.resnet_width % 32:
+        raise ConfigError(f"resnet_width {config.resnet_width} is not a multiple of 32 (GroupNorm)")
+    if config.patch_norm == "both" and config.stem not in ("patch", "shifted"):
+        raise ConfigError(f"patch_norm 'both' needs stem 'patch' or 'shifted', not {config.stem!r}")
+
+
+def _check_tokens(config: ViTConfig) -> None:
+    if config.pool == "cls" and not config.class_token:
+        raise ConfigError("pool 'cls' needs class_token=True; valid without one: mean, map")
+    if config.head == "linear" and config.representation_size is not None:
+        raise ConfigError(f"representation_size {config.representation_size} needs head='mlp'")
+    if config.norm_at == "pooled" and (config.norm == "post" or config.pool == "map"):
+        raise ConfigError("norm_at 'pooled' needs norm='pre' and pool cls, mean or mean_all")
+    if config.position_at != "stem" and config.position in ("none", *IN_ATTENTION):
+        raise ConfigError(
+            f"position_at {config.position_at!r} needs an additive position "
+            f"(learned1d, learned2d, sincos2d), not {config.position!r}"
+        )
+    if config.position == "learned2d" and config.width % 2:
+        raise ConfigError(f"position 'learned2d' needs an even width, not {config.width}")
+    if config.position == "sincos2d" and config.width % 4:
+        raise ConfigError(f"position 'sincos2d' needs a width divisible by 4, not {config.width}")
+    if config.position == "rope" and config.key_width % 4:
+        raise ConfigError(
+            f"position 'rope' needs a head width divisible by 4, not {config.key_width}"
+        )
+
+
+def _check_attention(config: ViTConfig) -> None:
+    if config.head_width is None and config.width % config.heads:
+        raise ConfigError(f"width {config.width} does not split into {config.heads} heads")
+    if config.key_width < 1:
+        raise ConfigError(f"head_width {config.head_width} is not at least 1")
+    if not config.proj and config.heads * config.key_width != config.width:
+        raise ConfigError(
+            f"proj=False needs heads x head_width = width, "
+            f"found {config.heads} x {config.key_width} and {config.width}"
+        )
+    if config.attention == "sliding" and (config.window_size < 1 or config.window_size % 2 == 0):
+        raise ConfigError(f"window_size {config.window_size} is not an odd positive number")
+    if config.attention == "sparse" and config.window_size < 2:
+        raise ConfigError(f"window_size {config.window_size} is not at least 2")
+    if config.attention == "lsa" and config.tokens < 2:
+        raise ConfigError("attention 'lsa' masks a token's view of itself and needs 2 tokens")

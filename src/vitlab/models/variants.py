@@ -1,0 +1,106 @@
+"""Names of models: a table of configurations, and one parser for suffixes like `vit_b16_384_gap`."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from vitlab.errors import ConfigError, UnknownName
+from vitlab.models.config import ViTConfig
+from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
+from vitlab.registry import VARIANTS
+
+ModelConfig = ViTConfig | ResNetConfig | TutorialCNNConfig
+
+SIZES: dict[str, dict[str, int]] = {
+    "ti": {"width": 192, "depth": 12, "heads": 3, "mlp_width": 768},
+    "s": {"width": 384, "depth": 12, "heads": 6, "mlp_width": 1536},
+    "b": {"width": 768, "depth": 12, "heads": 12, "mlp_width": 3072},
+    "l": {"width": 1024, "depth": 24, "heads": 16, "mlp_width": 4096},
+    "h": {"width": 1280, "depth": 32, "heads": 16, "mlp_width": 5120},
+}
+"""Table 1 of the paper; Ti and S as in the original's code."""
+
+PLAIN = {"ti": (16,), "s": (16, 32), "b": (8, 16, 32), "l": (16, 32), "h": (14,)}
+"""Patch sizes of each size."""
+
+# The number is the reduction of the image, ResNet and patch together; R+Ti/16 really divides by 32,
+# because its root divides by 4 and its patches have 8 pixels a side.
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "r_ti16": {"patch_size": 8, "resnet_layers": ()},
+    "r26_s32": {"patch_size": 1, "resnet_layers": (2, 2, 2, 2)},
+    "r26_b32": {"patch_size": 1, "resnet_layers": (2, 2, 2, 2)},
+    "r50_b16": {"patch_size": 1, "resnet_layers": (3, 4, 9)},
+    "r50_b32": {"patch_size": 1, "resnet_layers": (3, 4, 6, 3)},
+    "r50_l16": {"patch_size": 1, "resnet_layers": (3, 4, 9)},
+    "r50_l32": {"patch_size": 1, "resnet_layers": (3, 4, 6, 3)},
+}
+
+CIFAR: dict[str, Any] = {"image_size": 32, "patch_size": 4, "classes": 10}
+"""What the models for 32x32 images have in common."""
+
+
+def _table() -> dict[str, ModelConfig]:
+    table: dict[str, ModelConfig] = {}
+    for size, patches in PLAIN.items():
+        for patch in patches:
+            table[f"vit_{size}{patch}"] = ViTConfig(**SIZES[size], patch_size=patch)
+    for name, stem in HYBRIDS.items():
+        size = re.sub(r"\d+$", "", name.split("_")[1])
+        table[f"vit_{name}"] = ViTConfig(**SIZES[size], **stem, stem="resnet")
+    small = {"width": 192, "depth": 9, "heads": 3, "mlp_width": 768}
+    table |= {
+        "vit_cifar": ViTConfig(**small, **CIFAR),
+        "vit_cifar_hybrid": ViTConfig(**small | {"depth": 6}, **CIFAR, stem="conv"),
+        "vit_cifar_lite": ViTConfig(width=256, depth=7, heads=4, mlp_width=512, **CIFAR),
+        "vit_cifar_spt": ViTConfig(
+            width=192, depth=9, heads=12, mlp_width=384, **CIFAR, stem="shifted", attention="lsa"
+        ),
+        "vit_seed": ViTConfig(
+            **SIZES["b"] | {"depth": 1},
+            **CIFAR | {"patch_size": 16},
+            patch_norm="after",
+            qkv_bias=False,
+            proj_bias=False,
+        ),
+        "vit_test": ViTConfig(
+            width=32, depth=2, heads=2, mlp_width=64, **CIFAR | {"patch_size": 8}
+        ),
+        "cnn_tutorial": TutorialCNNConfig(),
+        "resnet18_cifar": ResNetConfig(
+            family="cifar", layers=(2, 2, 2, 2), image_size=32, classes=10
+        ),
+        "resnet50_bit": ResNetConfig(family="bit", layers=(3, 4, 6, 3)),
+    }
+    return table
+
+
+TABLE = _table()
+
+LISTED_SUFFIXES = {
+    "_384": ("ti16", "s16", "s32", "b16", "b32", "l16", "l32", *HYBRIDS),
+    "_gap": ("s16", "s32", "b16", "b32"),
+}
+"""Suffixed names that people have weights for; the parser takes the suffixes on any other too."""
+
+
+def variants() -> list[str]:
+    """The names of all models, yours among them."""
+    suffixed = [f"vit_{base}{suffix}" for suffix, bases in LISTED_SUFFIXES.items() for base in bases]
+    return [*TABLE, *suffixed, *VARIANTS]
+
+
+def variant(name: str) -> ModelConfig:
+    """The configuration behind a name: `BASE[_SIZE][_gap]`."""
+    if name in VARIANTS:
+        return VARIANTS[name]
+    match = re.fullmatch(r"(?P<base>\w+?)(_(?P<size>[1-9]\d{1,3}))?(?P<gap>_gap)?", name)
+    if match is None or match["base"] not in TABLE:
+        raise UnknownName("model", name, variants())
+    config = TABLE[match["base"]]
+    if match["size"]:
+        config = replace(config, image_size=int(match["size"]))
+    if match["gap"]:
+        if not isinstance(config, ViTConfig):
+            raise ConfigError(f"model {name!r}: _gap is for Vision Transformers")
+        config = replace(config, class_token=False, pool="mean")
+    return config

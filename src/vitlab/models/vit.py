@@ -1,0 +1,184 @@
+"""The Vision Transformer, arXiv:2010.11929: pixels, patches, tokens, encoder, head."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitlab.errors import InputError
+from vitlab.models.config import ViTConfig, pair
+from vitlab.models.parts import build_encoder, build_pool, build_positions
+from vitlab.nn.init import POSITION_STD, init_head, init_projection
+from vitlab.registry import STEMS
+
+Grid = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class LayerTokens:
+    """The tokens of one layer, told apart."""
+
+    tokens: Float[Tensor, "B N D"]
+    cls: Float[Tensor, "B D"] | None
+    registers: Float[Tensor, "B R D"]
+    patches: Float[Tensor, "B h w D"]
+
+
+@dataclass(frozen=True)
+class Features(LayerTokens):
+    """The tokens after the last LayerNorm, what the head reads, and the layers asked for."""
+
+    pooled: Float[Tensor, "B D"]
+    layers: dict[int, LayerTokens]
+    """Output of each requested block, before the last LayerNorm."""
+
+
+class VisionTransformer(nn.Module):
+    """Every member of the family, as its `config` describes it."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.source: Any = None
+        """Where the weights came from: a `vitlab.weights.source.WeightSource`, or None."""
+        stem: Callable[[ViTConfig], nn.Module] = STEMS[config.stem]
+        self.stem = stem(config)
+        self.cls_token = _tokens(config, int(config.class_token), std=0.0)
+        self.registers = _tokens(config, config.registers, std=POSITION_STD)
+        self.positions = build_positions(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = build_encoder(config)
+        self.pool = build_pool(config)
+        pooled_norm = config.norm_at == "pooled"
+        self.pooled_norm = (
+            nn.LayerNorm(config.width, eps=config.norm_eps) if pooled_norm else nn.Identity()
+        )
+        self.pre_logits = _pre_logits(config)
+        self.head = _head(config)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
+        x, grid, tables = self._embed(images)
+        return self._classify(self._pool(self.encoder(x, grid, tables)))
+
+    def features(
+        self, images: Float[Tensor, "B C H W"], layers: Iterable[int] = ()
+    ) -> Features:
+        """What can be read off the last layer, and the output of each block in `layers`."""
+        wanted = self._layer_numbers(layers)
+        x, grid, tables = self._embed(images)
+        kept = {}
+        for layer in range(self.config.depth):
+            x = self.encoder.step(x, grid, tables, layer)
+            if layer in wanted:
+                kept[layer] = LayerTokens(**self._split(x, grid))
+        x = self.encoder.norm(x)
+        return Features(**self._split(x, grid), pooled=self._pool(x), layers=kept)
+
+    def attention(
+        self, images: Float[Tensor, "B C H W"], layers: Iterable[int] | None = None
+    ) -> dict[int, Float[Tensor, "B A N N"]]:
+        """The attention weights of each block in `layers` (None: all), zero where a kind is blind."""
+        wanted = self._layer_numbers(range(self.config.depth) if layers is None else layers)
+        x, grid, tables = self._embed(images)
+        weights = {}
+        for layer in range(max(wanted, default=-1) + 1):
+            if layer in wanted:
+                weights[layer] = self.encoder.attention_weights(x, grid, tables, layer)
+            x = self.encoder.step(x, grid, tables, layer)
+        return weights
+
+    def _embed(self, images: Tensor) -> tuple[Float[Tensor, "B N D"], Grid, list[Tensor]]:
+        """The tokens that enter the encoder, their grid, and the tables for its blocks."""
+        self._check(images)
+        x = self.stem(images)  # [B, h, w, D]
+        grid = (x.shape[1], x.shape[2])
+        prefix = [
+            token.expand(len(x), -1, -1)
+            for token in (self.cls_token, self.registers)
+            if token is not None
+        ]
+        x = torch.cat([*prefix, x.flatten(1, 2)], dim=1) if prefix else x.flatten(1, 2)
+        tables = [self._table(position, grid, x) for position in self.positions]
+        if self.config.position_at == "stem":
+            x, tables = x + tables[0] if tables else x, []
+        elif self.config.position_at == "shared_layers":
+            tables = tables * self.config.depth
+        return self.dropout(x), grid, tables
+
+    def _table(self, position: nn.Module, grid: Grid, x: Tensor) -> Float[Tensor, "N D"]:
+        """A position's table with zeros for the prefix tokens that have no entry."""
+        table = position(grid).to(x.device, x.dtype)
+        missing = x.shape[1] - len(table)
+        if not missing:
+            return table
+        entries = self.config.prefix - missing
+        zeros = table.new_zeros(missing, table.shape[1])
+        return torch.cat([table[:entries], zeros, table[entries:]])
+
+    def _pool(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
+        return self.pooled_norm(self.pool(tokens))
+
+    def _classify(self, pooled: Float[Tensor, "B D"]) -> Float[Tensor, "B classes"]:
+        if self.pre_logits is not None:
+            pooled = torch.tanh(self.pre_logits(pooled))
+        return pooled if self.head is None else self.head(pooled)
+
+    def _split(self, tokens: Tensor, grid: Grid) -> dict[str, Tensor | None]:
+        first, prefix = int(self.config.class_token), self.config.prefix
+        return {
+            "tokens": tokens,
+            "cls": tokens[:, 0] if first else None,
+            "registers": tokens[:, first:prefix],
+            "patches": tokens[:, prefix:].unflatten(1, grid),
+        }
+
+    def _layer_numbers(self, layers: Iterable[int]) -> set[int]:
+        depth = self.config.depth
+        numbers = set()
+        for layer in layers:
+            if not -depth <= layer < depth:
+                raise InputError(f"layer {layer} does not exist; valid: {-depth} to {depth - 1}")
+            numbers.add(layer % depth)
+        return numbers
+
+    def _check(self, images: Tensor) -> None:
+        """Refuse images that the model was not made for, before they become a wrong answer."""
+        channels, size = self.config.channels, pair(self.config.image_size)
+        if images.ndim != 4 or images.shape[1] != channels:
+            raise InputError(
+                f"images of shape {list(images.shape)}; valid: [batch, {channels}, height, width]"
+            )
+        found = (images.shape[2], images.shape[3])
+        if found == size:
+            return
+        if not self.config.dynamic_size:
+            raise InputError(
+                f"images of {found[0]}x{found[1]} pixels; the model takes {size[0]}x{size[1]} "
+                f"(dynamic_size=True accepts other sizes)"
+            )
+        self.config.grid_for(found)
+
+
+def _tokens(config: ViTConfig, count: int, *, std: float) -> nn.Parameter | None:
+    if not count:
+        return None
+    return nn.Parameter(torch.empty(1, count, config.width).normal_(std=std))
+
+
+def _pre_logits(config: ViTConfig) -> nn.Linear | None:
+    if config.head == "linear":
+        return None
+    layer = nn.Linear(config.width, config.representation)
+    init_projection(layer)
+    return layer
+
+
+def _head(config: ViTConfig) -> nn.Linear | None:
+    if not config.classes:
+        return None
+    layer = nn.Linear(config.representation, config.classes)
+    init_head(layer)
+    return layer

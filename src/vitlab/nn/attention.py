@@ -1,0 +1,227 @@
+"""Scaled dot-product and multi-head attention (arXiv:1706.03762; arXiv:2010.11929, appendix A)."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from vitlab.nn.init import init_attention, position_table
+from vitlab.nn.pattern import Grid, Pattern, attend_in_groups, pattern_groups, pattern_mask
+from vitlab.nn.pos_embed import Rope, offset_index
+from vitlab.nn.resize import resize_offsets
+
+Mask = Bool[Tensor, "*#mask M N"] | Float[Tensor, "*#mask M N"]
+
+PLAIN_UP_TO = 128
+"""Tokens up to which two plain products beat the fused kernel on a CPU."""
+
+
+def attention_form(
+    q: Float[Tensor, "*batch M K"], k: Float[Tensor, "*batch N K"]
+) -> Literal["fused", "plain"]:
+    """The faster way to compute attention for this device and these sizes."""
+    if q.device.type == "cpu" and max(q.shape[-2], k.shape[-2]) <= PLAIN_UP_TO:
+        return "plain"
+    return "fused"
+
+
+def dot_product_attention(
+    q: Float[Tensor, "*batch M K"],
+    k: Float[Tensor, "*batch N K"],
+    v: Float[Tensor, "*batch N V"],
+    mask: Mask | None = None,
+    *,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "*batch M V"]:
+    """softmax(q kᵀ scale + mask) v, for any number of queries and any width of the values.
+
+    A boolean mask is True where a query looks; a float mask is added to the scores.
+    `scale` is 1 / sqrt(K) unless given.
+    """
+    if attention_form(q, k) == "fused":
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale
+        )
+    weights = attention_weights(q, k, mask, scale=scale)
+    if dropout:
+        weights = F.dropout(weights, dropout)
+    return weights @ v
+
+
+def attention_weights(
+    q: Float[Tensor, "*batch M K"],
+    k: Float[Tensor, "*batch N K"],
+    mask: Mask | None = None,
+    *,
+    scale: float | None = None,
+) -> Float[Tensor, "*batch M N"]:
+    """softmax(q kᵀ scale + mask): each row sums to one."""
+    scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.mT
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    elif mask is not None:
+        scores = scores + mask
+    return scores.softmax(dim=-1)
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention of `heads` heads between two sequences, or of one with itself."""
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int,
+        key_width: int | None = None,
+        value_width: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if key_width is None and width % heads:
+            raise ValueError(f"width {width} does not split into {heads} heads")
+        key_width = width // heads if key_width is None else key_width
+        value_width = key_width if value_width is None else value_width
+        self.heads = heads
+        self.dropout = dropout
+        self.q = nn.Linear(width, heads * key_width)
+        self.k = nn.Linear(width, heads * key_width)
+        self.v = nn.Linear(width, heads * value_width)
+        self.out = nn.Linear(heads * value_width, width)
+        for layer in (self.q, self.k, self.v, self.out):
+            init_attention(layer)
+
+    def forward(
+        self,
+        queries: Float[Tensor, "B M D"],
+        tokens: Float[Tensor, "B N D"] | None = None,
+        mask: Mask | None = None,
+    ) -> Float[Tensor, "B M D"]:
+        tokens = queries if tokens is None else tokens
+        q, k, v = (
+            rearrange(part, "b n (a k) -> b a n k", a=self.heads)
+            for part in (self.q(queries), self.k(tokens), self.v(tokens))
+        )
+        dropout = self.dropout if self.training else 0.0
+        y = dot_product_attention(q, k, v, mask, dropout=dropout)  # [B, A, M, V]
+        return self.out(rearrange(y, "b a m v -> b m (a v)"))
+
+    def weights(
+        self,
+        queries: Float[Tensor, "B M D"],
+        tokens: Float[Tensor, "B N D"] | None = None,
+        mask: Mask | None = None,
+    ) -> Float[Tensor, "B A M N"]:
+        """How much each query looks at each token, head by head."""
+        tokens = queries if tokens is None else tokens
+        q, k = (
+            rearrange(part, "b n (a k) -> b a n k", a=self.heads)
+            for part in (self.q(queries), self.k(tokens))
+        )
+        return attention_weights(q, k, mask)
+
+
+class SelfAttention(nn.Module):
+    """Self-attention of an encoder block, full or by a pattern, with positions inside if wanted."""
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int,
+        head_width: int,
+        prefix: int = 0,
+        qkv_bias: bool = True,
+        proj: bool = True,
+        proj_bias: bool = True,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        pattern: Pattern | None = None,
+        learned_temperature: bool = False,
+        rope: Rope | None = None,
+        relative_to: Grid | None = None,
+    ) -> None:
+        """`relative_to` is the grid whose offsets get an embedding each, for relative positions."""
+        super().__init__()
+        inner = heads * head_width
+        self.heads = heads
+        self.prefix = prefix
+        self.pattern = pattern
+        self.rope = rope
+        self.attention_dropout = attention_dropout
+        self.qkv = nn.Linear(width, 3 * inner, bias=qkv_bias)
+        self.q_norm = nn.LayerNorm(head_width, eps=norm_eps) if qk_norm else nn.Identity()
+        self.k_norm = nn.LayerNorm(head_width, eps=norm_eps) if qk_norm else nn.Identity()
+        self.proj = nn.Linear(inner, width, bias=proj_bias) if proj else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        init_attention(self.qkv, matrices=3)
+        if isinstance(self.proj, nn.Linear):
+            init_attention(self.proj)
+        if learned_temperature:
+            log_scale = torch.tensor(head_width**-0.5).log()
+            self.temperature = nn.Parameter(log_scale.repeat(heads))
+        else:
+            self.register_parameter("temperature", None)
+        if relative_to is not None:
+            patches = relative_to[0] * relative_to[1]
+            self.offsets = position_table(2 * patches - 1, head_width)
+        else:
+            self.register_parameter("offsets", None)
+
+    def forward(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B N D"]:
+        q, k, v = self._project(x, grid)
+        y = self._attend(q, k, v, grid)  # [B, A, N, K]
+        return self.dropout(self.proj(rearrange(y, "b a n k -> b n (a k)")))
+
+    def weights(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B A N N"]:
+        """The softmax weights, zero where a pattern does not look; `forward` never makes them."""
+        q, k, _ = self._project(x, grid)
+        return attention_weights(q, k, self._mask(q, grid), scale=self._scale)
+
+    @property
+    def _scale(self) -> float | None:
+        # A learned temperature is multiplied into the queries.
+        return None if self.temperature is None else 1.0
+
+    def _project(self, x: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+        qkv = rearrange(self.qkv(x), "b n (three a k) -> three b a n k", three=3, a=self.heads)
+        q, k, v = self.q_norm(qkv[0]), self.k_norm(qkv[1]), qkv[2]
+        if self.rope is not None:
+            q, k = self.rope(q, grid, self.prefix), self.rope(k, grid, self.prefix)
+        if self.temperature is not None:
+            q = q * self.temperature.exp()[:, None, None]
+        return q, k, v
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, grid: Grid) -> Tensor:
+        dropout = self.attention_dropout if self.training else 0.0
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+            return dot_product_attention(q, k, v, mask, scale=self._scale, dropout=dropout)
+
+        if self.pattern is not None and self.offsets is None:
+            groups = pattern_groups(self.pattern, grid, self.prefix, q.device)
+            if groups is not None:
+                return attend_in_groups(attend, q, k, v, groups, self.prefix)
+        return attend(q, k, v, self._mask(q, grid))
+
+    def _mask(self, q: Tensor, grid: Grid) -> Tensor | None:
+        mask = None
+        if self.pattern is not None:
+            mask = pattern_mask(self.pattern, grid, self.prefix, q.device)
+        if self.offsets is None:
+            return mask
+        bias = self._relative_scores(q, grid)
+        return bias if mask is None else bias.masked_fill(~mask, float("-inf"))
+
+    def _relative_scores(self, q: Tensor, grid: Grid) -> Float[Tensor, "B A N N"]:
+        """Query · embedding of the offset (appendix D.4), scaled as the content scores are."""
+        patches = grid[0] * grid[1]
+        index = offset_index(patches, self.prefix, q.device)  # [N, N]
+        scale = q.shape[-1] ** -0.5 if self._scale is None else self._scale
+        by_offset = (q * scale) @ resize_offsets(self.offsets, patches).T  # [B, A, N, offsets]
+        return by_offset.gather(-1, index.expand(*q.shape[:2], -1, -1))

@@ -1,0 +1,45 @@
+"""Constant tensors (masks, coordinates) computed once per shape and device, outside of autograd."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+LIMIT = 256
+
+
+def constant(build: Callable[..., T]) -> Callable[..., T]:
+    """Remember what `build` returned for the same hashable arguments.
+
+    Parameters hold what is learned; these tensors follow from the configuration, so they are no
+    buffers: a model built on `meta` needs nothing but its weights.
+    """
+    cache: OrderedDict[Any, T] = OrderedDict()
+
+    @wraps(build)
+    def cached(*args: Any) -> T:
+        if torch.compiler.is_compiling():
+            return build(*args)
+        if args in cache:
+            cache.move_to_end(args)
+            return cache[args]
+        with torch.inference_mode(False), torch.no_grad():
+            result = build(*args)
+        if _is_real(result):
+            cache[args] = result
+            if len(cache) > LIMIT:
+                cache.popitem(last=False)
+        return result
+
+    return cached
+
+
+def _is_real(result: Any) -> bool:
+    """False for the fake tensors of tracing, which must not outlive their trace."""
+    if isinstance(result, tuple | list):
+        return all(_is_real(part) for part in result)
+    return not isinstance(result, Tensor) or type(result) is Tensor

@@ -1,0 +1,103 @@
+"""The encoder: blocks of attention and MLP with residual paths (arXiv:2010.11929, equations 2-4)."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitlab.nn.drop_path import DropPath
+
+Grid = tuple[int, int]
+
+
+class LayerScale(nn.Module):
+    """A learned factor per channel on a residual branch, arXiv:2103.17239."""
+
+    def __init__(self, width: int, *, init: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((width,), init))
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        return x * self.gamma
+
+
+class EncoderBlock(nn.Module):
+    """Attention, then MLP, each added to its input; LayerNorm before (paper) or after the sum."""
+
+    def __init__(
+        self,
+        attention: nn.Module,
+        mlp: nn.Module,
+        width: int,
+        *,
+        norm: Literal["pre", "post"] = "pre",
+        norm_eps: float = 1e-6,
+        layer_scale: float | None = None,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.norm_first = norm == "pre"
+        self.norm1 = nn.LayerNorm(width, eps=norm_eps)
+        self.attention = attention
+        self.norm2 = nn.LayerNorm(width, eps=norm_eps)
+        self.mlp = mlp
+        self.scale1, self.scale2 = (
+            nn.Identity() if layer_scale is None else LayerScale(width, init=layer_scale)
+            for _ in range(2)
+        )
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B N D"]:
+        if self.norm_first:
+            x = x + self.drop_path(self.scale1(self.attention(self.norm1(x), grid)))
+            return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))))
+        x = self.norm1(x + self.drop_path(self.scale1(self.attention(x, grid))))
+        return self.norm2(x + self.drop_path(self.scale2(self.mlp(x))))
+
+    def attention_weights(
+        self, x: Float[Tensor, "B N D"], grid: Grid
+    ) -> Float[Tensor, "B A N N"]:
+        """What this block's attention looks at when its input is `x`."""
+        weights: Callable[[Tensor, Grid], Tensor] = self.attention.weights
+        return weights(self.norm1(x) if self.norm_first else x, grid)
+
+
+class Encoder(nn.Module):
+    """A stack of blocks and the last LayerNorm."""
+
+    def __init__(self, blocks: list[EncoderBlock], norm: nn.Module) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+
+    def forward(
+        self, x: Float[Tensor, "B N D"], grid: Grid, tables: Sequence[Float[Tensor, "N D"]] = ()
+    ) -> Float[Tensor, "B N D"]:
+        """`tables`, if any, are positions added to the input of each block."""
+        for layer in range(len(self.blocks)):
+            x = self.step(x, grid, tables, layer)
+        return self.norm(x)
+
+    def step(
+        self,
+        x: Float[Tensor, "B N D"],
+        grid: Grid,
+        tables: Sequence[Float[Tensor, "N D"]],
+        layer: int,
+    ) -> Float[Tensor, "B N D"]:
+        """The output of one block."""
+        return self.blocks[layer](x + tables[layer] if tables else x, grid)
+
+    def attention_weights(
+        self,
+        x: Float[Tensor, "B N D"],
+        grid: Grid,
+        tables: Sequence[Float[Tensor, "N D"]],
+        layer: int,
+    ) -> Float[Tensor, "B A N N"]:
+        """What the attention of one block looks at when `x` comes in."""
+        block = self.blocks[layer]
+        assert isinstance(block, EncoderBlock)
+        return block.attention_weights(x + tables[layer] if tables else x, grid)

@@ -1,0 +1,58 @@
+"""Initialisation of the original code, part by part.
+
+| part | weight | bias |
+|---|---|---|
+| patch projection, convolutions, `pre_logits` | truncated normal, variance 1 / fan-in | 0 |
+| query, key, value, output of attention | Xavier uniform, each matrix by itself | 0 |
+| MLP | Xavier uniform | normal, deviation 1e-6 |
+| position tables, registers, relative offsets | normal, deviation 0.02 | |
+| class token, head | 0 | 0 |
+| LayerNorm, GroupNorm | 1 (last one of a ResNet block: 0) | 0 |
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+POSITION_STD = 0.02
+# A normal cut at two deviations has this much less deviation than the one it was cut from.
+TRUNCATION = 0.87962566103423978
+
+
+def lecun_normal_(weight: Tensor) -> None:
+    """Truncated normal with variance 1 / fan-in; the fan-in is all axes but the first."""
+    std = math.sqrt(1.0 / weight[0].numel()) / TRUNCATION
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def init_projection(layer: nn.Linear | nn.Conv2d) -> None:
+    """A patch projection, a convolution, or the hidden layer of the head."""
+    lecun_normal_(layer.weight)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def init_attention(layer: nn.Linear, matrices: int = 1) -> None:
+    """A projection of attention; a fused one holds `matrices` that are drawn separately."""
+    for matrix in layer.weight.detach().chunk(matrices):
+        nn.init.xavier_uniform_(matrix)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def init_mlp(layer: nn.Linear) -> None:
+    """A layer of the MLP block."""
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.normal_(layer.bias, std=1e-6)
+
+
+def init_head(layer: nn.Linear) -> None:
+    """The classification head starts at zero, in fine-tuning (paper, section 3.2) and before."""
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+
+
+def position_table(*shape: int) -> nn.Parameter:
+    """A learned table of position embeddings."""
+    return nn.Parameter(torch.empty(shape).normal_(std=POSITION_STD))

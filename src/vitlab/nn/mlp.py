@@ -1,0 +1,33 @@
+"""The MLP block: two linear layers with GELU between them (arXiv:2010.11929, section 3.1)."""
+
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitlab.nn.init import init_mlp
+
+
+class Mlp(nn.Module):
+    """Widen to `mlp_width`, bend, and return to `width`."""
+
+    def __init__(
+        self,
+        width: int,
+        mlp_width: int,
+        *,
+        gelu: Literal["erf", "tanh"] = "erf",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, mlp_width)
+        self.fc2 = nn.Linear(mlp_width, width)
+        self.approximate = "tanh" if gelu == "tanh" else "none"
+        self.dropout = nn.Dropout(dropout)
+        init_mlp(self.fc1)
+        init_mlp(self.fc2)
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        x = self.dropout(F.gelu(self.fc1(x), approximate=self.approximate))  # [B, N, F]
+        return self.dropout(self.fc2(x))

@@ -1,0 +1,56 @@
+"""From tokens to one vector per image: class token, averages, and attention pooling."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitlab.nn.attention import MultiHeadAttention
+from vitlab.nn.mlp import Mlp
+
+
+class AttentionPool(nn.Module):
+    """MAP head of big_vision: a learned probe attends to all tokens, an MLP follows."""
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int,
+        mlp_width: int,
+        gelu: Literal["erf", "tanh"] = "erf",
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        self.probe = nn.Parameter(torch.empty(1, 1, width))
+        self.attention = MultiHeadAttention(width, heads=heads)
+        self.norm = nn.LayerNorm(width, eps=norm_eps)
+        self.mlp = Mlp(width, mlp_width, gelu=gelu)
+        nn.init.xavier_uniform_(self.probe)
+
+    def forward(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
+        probe = self.probe.expand(tokens.shape[0], -1, -1)
+        x = self.attention(probe, tokens)
+        return (x + self.mlp(self.norm(x)))[:, 0]
+
+
+class MeanPool(nn.Module):
+    """The average of the tokens behind the first `skip`."""
+
+    def __init__(self, skip: int) -> None:
+        super().__init__()
+        self.skip = skip
+
+    def forward(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
+        return tokens[:, self.skip :].mean(dim=1)
+
+    def extra_repr(self) -> str:
+        return f"skip={self.skip}"
+
+
+class ClassToken(nn.Module):
+    """The first token: the paper's y = LN(z_L^0), equation 4."""
+
+    def forward(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
+        return tokens[:, 0]

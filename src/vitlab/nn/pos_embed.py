@@ -1,0 +1,130 @@
+"""Position embeddings: the paper's (table 8, appendix D.4), sine-cosine and rotary ones.
+
+An additive position answers `position(grid)` with one row per token that has a position: first
+the prefix tokens that have an entry, then the patches, row by row.
+"""
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitlab.nn.constants import constant
+from vitlab.nn.init import position_table
+from vitlab.nn.resize import ResizeMethod, resize_grid
+
+Grid = tuple[int, int]
+
+
+class Learned1d(nn.Module):
+    """One learned vector per token in raster order: the paper's default."""
+
+    def __init__(self, width: int, *, grid: Grid, prefix: int, resize: ResizeMethod) -> None:
+        super().__init__()
+        self.grid = grid
+        self.prefix = prefix
+        self.resize: ResizeMethod = resize
+        self.table = position_table(prefix + grid[0] * grid[1], width)
+
+    def forward(self, grid: Grid) -> Float[Tensor, "N D"]:
+        if grid == self.grid:
+            return self.table
+        prefix, patches = self.table.split([self.prefix, len(self.table) - self.prefix])
+        patches = patches.unflatten(0, self.grid)  # [h, w, D]
+        return torch.cat([prefix, resize_grid(patches, grid, self.resize).flatten(0, 1)])
+
+
+class Learned2d(nn.Module):
+    """Half of the vector from the column (X), half from the row (Y); prefix tokens have their own."""
+
+    def __init__(self, width: int, *, grid: Grid, prefix: int, resize: ResizeMethod) -> None:
+        super().__init__()
+        self.resize: ResizeMethod = resize
+        self.rows = position_table(grid[0], width // 2)
+        self.columns = position_table(grid[1], width // 2)
+        self.prefix = position_table(prefix, width)
+
+    def forward(self, grid: Grid) -> Float[Tensor, "N D"]:
+        rows = resize_grid(self.rows[:, None], (grid[0], 1), self.resize)[:, 0]
+        columns = resize_grid(self.columns[:, None], (grid[1], 1), self.resize)[:, 0]
+        x = repeat(columns, "w d -> (h w) d", h=grid[0])
+        y = repeat(rows, "h d -> (h w) d", w=grid[1])
+        return torch.cat([self.prefix, torch.cat([x, y], dim=1)])
+
+
+class SinCos2d(nn.Module):
+    """The fixed table of big_vision and MoCo v3: sine and cosine of column and row."""
+
+    def __init__(self, width: int, *, grid: Grid) -> None:
+        super().__init__()
+        self.width = width
+        self.grid = grid
+
+    def forward(self, grid: Grid) -> Float[Tensor, "N D"]:
+        return sincos_table(self.width, grid, self.grid)
+
+
+class Rope(nn.Module):
+    """Rotary positions in two dimensions: half of a head turns with the column, half with the row.
+
+    arXiv:2104.09864, axial as in arXiv:2403.13298; prefix tokens are not turned.
+    """
+
+    def __init__(self, head_width: int, *, grid: Grid, theta: float) -> None:
+        super().__init__()
+        self.head_width = head_width
+        self.grid = grid
+        self.theta = theta
+
+    def forward(
+        self, x: Float[Tensor, "B A N K"], grid: Grid, prefix: int
+    ) -> Float[Tensor, "B A N K"]:
+        cos, sin = rotations(self.head_width, self.theta, grid, self.grid, x.device, x.dtype)
+        patches = rearrange(x[:, :, prefix:], "b a n (k two) -> two b a n k", two=2)
+        even = patches[0] * cos - patches[1] * sin
+        odd = patches[0] * sin + patches[1] * cos
+        turned = rearrange([even, odd], "two b a n k -> b a n (k two)")
+        return torch.cat([x[:, :, :prefix], turned], dim=2) if prefix else turned
+
+
+@constant
+def sincos_table(width: int, grid: Grid, over: Grid) -> Float[Tensor, "N D"]:
+    """[sin x, cos x, sin y, cos y] at frequencies from 1 down to 1/10000."""
+    frequencies = 1e4 ** -torch.linspace(0, 1, width // 4, dtype=torch.float64)
+    x, y = (line[:, None] * frequencies for line in coordinates(grid, over))
+    return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)
+
+
+@constant
+def rotations(
+    head_width: int,
+    theta: float,
+    grid: Grid,
+    over: Grid,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> tuple[Float[Tensor, "N K2"], Float[Tensor, "N K2"]]:
+    """Cosine and sine of the angle of every pair of a head's numbers, patch by patch."""
+    steps = torch.arange(head_width // 4, dtype=torch.float64) / (head_width // 4)
+    x, y = (line[:, None] * theta**-steps for line in coordinates(grid, over))
+    angles = torch.cat([x, y], dim=1)
+    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+
+
+def coordinates(grid: Grid, over: Grid) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """Column and row of each patch's centre, measured in patches of the grid `over`."""
+    lines = [
+        (torch.arange(size, dtype=torch.float64) + 0.5) * (span / size) - 0.5
+        for size, span in zip(grid, over, strict=True)
+    ]
+    y, x = torch.meshgrid(lines[0], lines[1], indexing="ij")
+    return x.flatten(), y.flatten()
+
+
+@constant
+def offset_index(patches: int, prefix: int, device: torch.device) -> Int[Tensor, "N N"]:
+    """Row of the offset table for each query and key; prefix tokens are at offset zero."""
+    order = torch.arange(patches, device=device)
+    index = torch.full((prefix + patches, prefix + patches), patches - 1, device=device)
+    index[prefix:, prefix:] = order[:, None] - order + patches - 1
+    return index

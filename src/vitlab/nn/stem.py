@@ -1,0 +1,94 @@
+"""Stems with convolutions: the paper's hybrid (section 3.1) and a small tokenizer (CCT)."""
+
+from typing import Literal
+
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitlab.nn.init import init_projection
+from vitlab.nn.patch_embed import PatchEmbed
+from vitlab.nn.resnet import ResNetTrunk
+
+
+class HybridEmbed(PatchEmbed):
+    """Patches of a ResNet's feature map instead of patches of the image."""
+
+    def __init__(
+        self,
+        resnet: ResNetTrunk,
+        width: int,
+        *,
+        patch_size: tuple[int, int],
+        norm: Literal["none", "after"] = "none",
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__(
+            resnet.out_channels, width, patch_size=patch_size, norm=norm, norm_eps=norm_eps
+        )
+        self.resnet = resnet
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B h w D"]:
+        return super().forward(self.resnet(images))
+
+
+class ConvEmbed(nn.Module):
+    """Tokens from a few 3x3 convolutions, as in arXiv:2104.05704."""
+
+    def __init__(
+        self,
+        channels: int,
+        width: int,
+        *,
+        widths: tuple[int, ...],
+        strides: tuple[int, ...],
+        downsample: Literal["pool", "stride"],
+        norm: Literal["none", "batch"],
+        activation: Literal["relu", "gelu"],
+        norm_after: bool = False,
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        ins, outs = (channels, *widths), (*widths, width)
+        self.convs = nn.ModuleList(
+            ConvStep(
+                c_in, c_out, stride=stride, downsample=downsample, norm=norm, activation=activation
+            )
+            for c_in, c_out, stride in zip(ins, outs, strides, strict=True)
+        )
+        self.norm_after = nn.LayerNorm(width, eps=norm_eps) if norm_after else None
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B h w D"]:
+        x = images
+        for step in self.convs:
+            x = step(x)
+        x = rearrange(x, "b d h w -> b h w d")
+        return x if self.norm_after is None else self.norm_after(x)
+
+
+class ConvStep(nn.Module):
+    """Convolution, norm, activation, and the max-pool that takes the stride in CCT."""
+
+    def __init__(
+        self,
+        channels_in: int,
+        channels_out: int,
+        *,
+        stride: int,
+        downsample: Literal["pool", "stride"],
+        norm: Literal["none", "batch"],
+        activation: Literal["relu", "gelu"],
+    ) -> None:
+        super().__init__()
+        self.pool = stride if downsample == "pool" else 1
+        own_stride = 1 if downsample == "pool" else stride
+        self.conv = nn.Conv2d(channels_in, channels_out, 3, own_stride, 1, bias=False)
+        self.norm = nn.BatchNorm2d(channels_out) if norm == "batch" else None
+        self.activation = F.relu if activation == "relu" else F.gelu
+        init_projection(self.conv)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B E h w"]:
+        x = self.conv(x)
+        x = self.activation(x if self.norm is None else self.norm(x))
+        return F.max_pool2d(x, 3, self.pool, padding=1) if self.pool > 1 else x

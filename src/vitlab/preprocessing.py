@@ -1,0 +1,202 @@
+"""From an image file to the numbers a model reads: size, crop, interpolation, mean and deviation.
+
+NumPy and Pillow alone, so that a deployed model needs no torch to prepare its input.
+"""
+
+import math
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from vitlab.config import from_dict, to_dict
+from vitlab.errors import ConfigError, InputError, UnknownName
+
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+Source = Image.Image | NDArray[Any] | str | os.PathLike[str]
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)
+
+FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+MODES = {1: "L", 3: "RGB"}
+ORIENTATION = 0x0112
+"""The EXIF tag that says how the camera was held; 1 is upright."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preprocessing:
+    """How an image becomes model input; carried by weights, bundles and exports."""
+
+    size: tuple[int, int]
+    """Height and width that the model reads."""
+    crop: float = 1.0
+    """Part of the resized image's side that the centre crop keeps: 0.875 is 224 of 256."""
+    interpolation: Interpolation = "bicubic"
+    mean: tuple[float, ...]
+    """Per channel, of values in [0, 1]; its length is the number of channels."""
+    std: tuple[float, ...]
+    keep_aspect: bool = True
+    """Resize the shorter side, then crop (torchvision, timm), or squeeze the whole image (JAX)."""
+
+    def __post_init__(self) -> None:
+        if len(self.size) != 2 or min(self.size) < 1:
+            raise ConfigError(f"size {self.size} is not a positive (height, width)")
+        if not 0.0 < self.crop <= 1.0:
+            raise ConfigError(f"crop {self.crop} is not in (0, 1]")
+        if self.interpolation not in get_args(Interpolation):
+            raise UnknownName("interpolation", str(self.interpolation), get_args(Interpolation))
+        if not self.mean or len(self.mean) != len(self.std):
+            raise ConfigError(
+                f"mean {self.mean} and std {self.std} do not have one number per channel each"
+            )
+        if not all(map(math.isfinite, self.mean)):
+            raise ConfigError(f"mean {self.mean} is not finite")
+        if not all(0.0 < value < math.inf for value in self.std):
+            raise ConfigError(f"std {self.std} is not positive and finite")
+
+    @property
+    def channels(self) -> int:
+        """Number of channels that `apply` returns."""
+        return len(self.mean)
+
+    def apply(self, image: Source) -> NDArray[np.float32]:
+        """The image as float32 `[C, H, W]`, resized, cropped and normalised."""
+        bands = [np.asarray(self._fit(band)) for band in read_bands(image, self.channels)]
+        pixels = bands[0] if len(bands) == 1 else np.stack(bands, axis=-1)
+        pixels = pixels.reshape(*self.size, self.channels).transpose(2, 0, 1)
+        mean, std = (
+            np.array(values, np.float32)[:, None, None] for values in (self.mean, self.std)
+        )
+        # In this order and precision it is torchvision's ToTensor and Normalize, bit for bit.
+        scaled = np.ascontiguousarray(pixels).astype(np.float32) / np.float32(255)
+        return np.asarray((scaled - mean) / std, dtype=np.float32)
+
+    def resized(self, size: int | tuple[int, int]) -> "Preprocessing":
+        """The same preparation for another image size."""
+        return replace(self, size=(size, size) if isinstance(size, int) else size)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON-able values."""
+        return to_dict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Preprocessing":
+        """What `to_json` described."""
+        return from_dict(cls, data)
+
+    def _fit(self, image: Image.Image) -> Image.Image:
+        """The centre of the resized image, `size` pixels of it."""
+        # The small addend keeps crop = 224/232 at 232 where the division gives 231.99….
+        height, width = (int(side / self.crop + 1e-6) for side in self.size)
+        if self.keep_aspect:
+            height, width = cover((image.height, image.width), (height, width))
+        _check_pixels(f"{image.height} x {image.width} image resized", height, width)
+        image = image.resize((width, height), FILTERS[self.interpolation])
+        top = round((height - self.size[0]) / 2.0)
+        left = round((width - self.size[1]) / 2.0)
+        return image.crop((left, top, left + self.size[1], top + self.size[0]))
+
+
+def cover(image: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
+    """The smallest (height, width) of the image's proportions that covers the target."""
+    if target[0] * image[1] >= target[1] * image[0]:
+        return target[0], int(target[0] * image[1] / image[0])
+    return int(target[1] * image[0] / image[1]), target[1]
+
+
+def read_bands(source: Source, channels: int) -> list[Image.Image]:
+    """One 8-bit grey or RGB image, or one grey image per channel of any other number of them."""
+    if isinstance(source, np.ndarray):
+        return _array_bands(source, channels)
+    if channels not in MODES:
+        raise InputError(f"an image has 1 or 3 channels, mean has {channels}; valid: an array")
+    if isinstance(source, Image.Image):
+        with _readable("image"):
+            return [_convert(source, channels, "image")]
+    name = os.fspath(source)
+    with _readable(name), _open(name) as image:
+        return [_convert(image, channels, name)]
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Turn whatever goes wrong while decoding into one line."""
+    try:
+        yield
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{name}: no such file") from None
+    except Exception as error:  # decoders of damaged files raise nearly anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{name}: not a readable image ({reason})") from error
+
+
+def _open(name: str) -> Image.Image:
+    """The file with its header read; how large it may be is checked before the rest is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(name)
+
+
+def _check_pixels(what: str, height: int, width: int) -> None:
+    limit = Image.MAX_IMAGE_PIXELS
+    if not height * width or (limit is not None and height * width > limit):
+        raise InputError(
+            f"{what}: {height} x {width} pixels (height, width); "
+            f"valid: 1 to {limit} in all (PIL.Image.MAX_IMAGE_PIXELS)"
+        )
+
+
+def _convert(image: Image.Image, channels: int, name: str) -> Image.Image:
+    """The upright image with 8 bits per channel; 16 bits are scaled, transparency becomes white."""
+    _check_pixels(name, image.height, image.width)
+    if image.getexif().get(ORIENTATION, 1) != 1:
+        image = ImageOps.exif_transpose(image)
+    if image.mode == "F" or image.mode.startswith("I"):
+        image = Image.fromarray(_eight_bits(np.asarray(image), name))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert(MODES[channels])
+
+
+def _array_bands(array: NDArray[Any], channels: int) -> list[Image.Image]:
+    pixels = array[..., None] if array.ndim == 2 else array
+    valid = (1, 3, 4) if channels in MODES else (channels,)
+    if pixels.ndim != 3 or pixels.shape[2] not in valid:
+        choices = " or ".join(map(str, valid))
+        raise InputError(f"array has shape {array.shape}; valid: [H, W, C] with C = {choices}")
+    _check_pixels("array", *pixels.shape[:2])
+    pixels = _eight_bits(pixels, "array")
+    if channels not in MODES or pixels.shape[2] == 1:
+        bands = [Image.fromarray(np.ascontiguousarray(band)) for band in pixels.transpose(2, 0, 1)]
+        return [_convert(bands[0], channels, "array")] if channels in MODES else bands
+    return [_convert(Image.fromarray(np.ascontiguousarray(pixels)), channels, "array")]
+
+
+def _eight_bits(pixels: NDArray[Any], name: str) -> NDArray[np.uint8]:
+    """Pixels of 8 bits as they are, those of 16 bits (also Pillow's 32-bit `I`) scaled to 8."""
+    kind = pixels.dtype.newbyteorder("=")
+    if kind == np.uint8:
+        return pixels
+    if kind not in (np.uint16, np.int32):
+        raise InputError(f"{name}: pixels are {pixels.dtype}; valid: uint8 or uint16")
+    if pixels.min() < 0 or pixels.max() > 65535:
+        raise InputError(
+            f"{name}: values from {pixels.min()} to {pixels.max()}; valid: 0 to 65535 (16 bits)"
+        )
+    return ((pixels.astype(np.int64) + 128) // 257).astype(np.uint8)

@@ -1,0 +1,92 @@
+"""Names for parts and models, open to users: `vitlab.register("stem", "mine", factory)`."""
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any, TypeVar, overload
+
+from vitlab.errors import ConfigError, UnknownName
+
+T = TypeVar("T")
+
+
+class Registry:
+    """Names of one kind; built-in entries are `module:attribute` strings, imported when asked for."""
+
+    def __init__(self, kind: str, entries: dict[str, Any]) -> None:
+        self.kind = kind
+        self._builtin = frozenset(entries)
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._entries:
+            raise UnknownName(self.kind, name, self)
+        entry = self._entries[name]
+        if isinstance(entry, str):
+            module, _, attribute = entry.partition(":")
+            entry = getattr(import_module(module), attribute)
+        return entry
+
+    def __setitem__(self, name: str, entry: Any) -> None:
+        if name in self._builtin:
+            raise ConfigError(f"{self.kind} {name!r} is built in; choose another name")
+        self._entries[name] = entry
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+STEMS = Registry(
+    "stem",
+    {
+        "patch": "vitlab.models.parts:patch_stem",
+        "resnet": "vitlab.models.parts:resnet_stem",
+        "conv": "vitlab.models.parts:conv_stem",
+        "shifted": "vitlab.models.parts:shifted_stem",
+    },
+)
+POSITIONS = Registry(
+    "position",
+    {
+        "none": "vitlab.models.parts:no_position",
+        "learned1d": "vitlab.models.parts:learned1d_position",
+        "learned2d": "vitlab.models.parts:learned2d_position",
+        "relative": "vitlab.models.parts:no_position",
+        "sincos2d": "vitlab.models.parts:sincos2d_position",
+        "rope": "vitlab.models.parts:no_position",
+    },
+)
+ATTENTIONS = Registry(
+    "attention",
+    {
+        "full": "vitlab.models.parts:full_attention",
+        "lsa": "vitlab.models.parts:lsa_attention",
+        "sliding": "vitlab.models.parts:sliding_attention",
+        "axial": "vitlab.models.parts:axial_attention",
+        "sparse": "vitlab.models.parts:sparse_attention",
+    },
+)
+VARIANTS = Registry("variant", {})
+
+REGISTRIES = {
+    registry.kind: registry for registry in (STEMS, POSITIONS, ATTENTIONS, VARIANTS)
+}
+
+
+@overload
+def register(kind: str, name: str) -> Callable[[T], T]: ...
+@overload
+def register(kind: str, name: str, entry: T) -> T: ...
+def register(kind: str, name: str, entry: Any = None) -> Any:
+    """Give a part or model of yours a name, directly or as a decorator."""
+    if kind not in REGISTRIES:
+        raise UnknownName("kind of entry", kind, REGISTRIES)
+    if entry is None:
+        return lambda decorated: register(kind, name, decorated)
+    REGISTRIES[kind][name] = entry
+    return entry

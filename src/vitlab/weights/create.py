@@ -1,0 +1,42 @@
+"""`create_model`: a name of the family, with fresh or given weights."""
+
+import os
+from dataclasses import fields
+from typing import Any
+
+from torch import nn
+
+from vitlab.errors import WeightsError
+from vitlab.models.config import ViTConfig
+from vitlab.models.registry import configure
+from vitlab.models.registry import create_model as create_fresh
+from vitlab.models.variants import ModelConfig
+from vitlab.weights.load import load_weights
+
+ARCHITECTURE = ("width", "depth", "heads", "mlp_width", "patch_size", "stem", "resnet_layers")
+"""What the weights must agree with the name about; the rest follows from them."""
+
+
+def create_model(
+    config: str | ModelConfig,
+    *,
+    pretrained: str | os.PathLike[str] | None = None,
+    **changes: Any,
+) -> nn.Module:
+    """A model by name or configuration, with fresh weights or those of a file."""
+    if pretrained is None:
+        return create_fresh(config, **changes)
+    expected = configure(config, **changes)
+    if not isinstance(expected, ViTConfig):
+        raise WeightsError(f"pretrained weights are for Vision Transformers, not {config!r}")
+    named = {"image_size": expected.image_size, "channels": expected.channels}
+    model = load_weights(pretrained, **{**named, **changes})
+    for field in fields(expected):
+        if field.name not in ARCHITECTURE:
+            continue
+        wanted, found = getattr(expected, field.name), getattr(model.config, field.name)
+        if wanted != found:
+            raise WeightsError(
+                f"{pretrained}: {field.name} is {found!r}, but the model has {wanted!r}"
+            )
+    return model

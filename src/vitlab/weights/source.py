@@ -1,0 +1,44 @@
+"""Where a model's weights came from, and what is known about using them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitlab.errors import PreprocessingUnknown, WeightsError
+from vitlab.preprocessing import Preprocessing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightSource:
+    """What was read with the weights, and what had to be assumed."""
+
+    format: str
+    path: Path
+    preprocessing: Preprocessing | None = None
+    labels: tuple[str, ...] | None = None
+    zero_head: bool = False
+    """Every number of the head is zero: it has not been trained."""
+    assumed: tuple[str, ...] = ()
+    """Each default that neither tensors, nor a config file, nor a keyword decided."""
+    ignored: tuple[str, ...] = ()
+    """Tensors left out knowingly, such as the mask token of pre-training."""
+    dialect: frozenset[str] = frozenset()
+    """Which of the format's namings the file used; saving in the same format keeps it."""
+
+    def require_head(self) -> None:
+        """Refuse to predict with a head that has not been trained."""
+        if self.zero_head:
+            raise WeightsError(
+                f"{self.path.name}: every weight of the head is zero (on purpose in the 2020 "
+                f"ImageNet-21k files, and in every new head): all classes would be equally likely; "
+                f"fine-tune it first, with classes=N for classes of your own"
+            )
+
+    def require_preprocessing(self) -> Preprocessing:
+        """How images must be prepared, or an error when nothing says it."""
+        if self.preprocessing is None:
+            raise PreprocessingUnknown(
+                f"{self.path.name}: nothing says how images must be prepared for these weights; "
+                f"pass preprocessing=Preprocessing(size=..., mean=..., std=...) or put "
+                f"a config.json beside the file"
+            )
+        return self.preprocessing

@@ -1,0 +1,41 @@
+"""LayerNorm, GELU and the MLP, number by number."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reference.attention import linear
+
+Array = NDArray[np.float64]
+
+
+def layer_norm(x: Array, p: Mapping[str, Array], name: str, eps: float) -> Array:
+    """Every vector on the last axis centred, divided by its deviation, scaled and shifted."""
+    flat = x.reshape(-1, x.shape[-1])
+    y = np.empty_like(flat)
+    for i, vector in enumerate(flat):
+        mean = sum(vector) / len(vector)
+        variance = sum((value - mean) ** 2 for value in vector) / len(vector)
+        y[i] = (vector - mean) / math.sqrt(variance + eps)
+    return y.reshape(x.shape) * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+
+def gelu_erf(value: float) -> float:
+    """x Φ(x), arXiv:1606.08415."""
+    return value * 0.5 * (1.0 + math.erf(value / math.sqrt(2.0)))
+
+
+def gelu_tanh(value: float) -> float:
+    """The approximation of the same paper."""
+    return 0.5 * value * (1.0 + math.tanh(math.sqrt(2 / math.pi) * (value + 0.044715 * value**3)))
+
+
+def gelu(x: Array, kind: str) -> Array:
+    function = {"erf": gelu_erf, "tanh": gelu_tanh}[kind]
+    return np.array([function(value) for value in x.flat]).reshape(x.shape)
+
+
+def mlp(x: Array, p: Mapping[str, Array], kind: str) -> Array:
+    return linear(gelu(linear(x, p, "fc1"), kind), p, "fc2")

@@ -1,0 +1,78 @@
+"""Position embeddings patch by patch: paper, appendix D.4; big_vision's sincos; rotary ones."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Grid = tuple[int, int]
+
+
+def places(grid: Grid, over: Grid) -> list[tuple[float, float]]:
+    """(column, row) of each patch, raster order, in units of the patches of the grid `over`.
+
+    The centre of patch i of n lies at (i + 1/2) / n of the side, and patch j of m has its own
+    centre at (j + 1/2) / m.
+    """
+    return [
+        ((column + 0.5) / grid[1] * over[1] - 0.5, (row + 0.5) / grid[0] * over[0] - 0.5)
+        for row in range(grid[0])
+        for column in range(grid[1])
+    ]
+
+
+def sincos2d(width: int, grid: Grid, over: Grid) -> Array:
+    """[sin x, cos x, sin y, cos y], each a quarter of the width, at frequencies 1 to 1/10000."""
+    quarter = width // 4
+    table = np.empty((grid[0] * grid[1], width))
+    for patch, (x, y) in enumerate(places(grid, over)):
+        for i in range(quarter):
+            frequency = 10_000 ** -(i / (quarter - 1))
+            table[patch, i] = math.sin(x * frequency)
+            table[patch, i + quarter] = math.cos(x * frequency)
+            table[patch, i + 2 * quarter] = math.sin(y * frequency)
+            table[patch, i + 3 * quarter] = math.cos(y * frequency)
+    return table
+
+
+def learned2d(p: Mapping[str, Array], grid: Grid) -> Array:
+    """[X embedding, Y embedding] for each patch, in raster order."""
+    return np.array(
+        [[*p["columns"][x], *p["rows"][y]] for y in range(grid[0]) for x in range(grid[1])]
+    )
+
+
+def rotated(vectors: Array, grid: Grid, over: Grid, *, prefix: int, theta: float) -> Array:
+    """Queries or keys [N, K]: each pair of neighbours is a complex number that is turned.
+
+    The first half of a head turns with the column, the second half with the row, the i-th pair of
+    a half of n pairs by theta^(-i/n) for each patch; prefix tokens stand still.
+    """
+    result = vectors.astype(complex)
+    pairs = vectors.shape[1] // 4
+    for patch, place in enumerate(places(grid, over)):
+        for axis, distance in enumerate(place):
+            for i in range(pairs):
+                first = 2 * (axis * pairs + i)
+                pair = complex(*vectors[prefix + patch, first : first + 2])
+                turned = pair * np.exp(1j * distance * theta ** -(i / pairs))
+                result[prefix + patch, first : first + 2] = turned.real, turned.imag
+    return result.real
+
+
+def relative_bias(q: Array, offsets: Array, *, prefix: int, scale: float) -> Array:
+    """Scores of the query against the embedding of p_q - p_k, positions along the raster order.
+
+    `offsets` holds one row for each of -(n-1) … n-1; a prefix token is at offset zero to all.
+    """
+    tokens = len(q)
+    middle = len(offsets) // 2
+    bias = np.empty((tokens, tokens))
+    for m in range(tokens):
+        for n in range(tokens):
+            among_patches = m >= prefix and n >= prefix
+            offset = (m - prefix) - (n - prefix) if among_patches else 0
+            bias[m, n] = scale * (q[m] @ offsets[middle + offset])
+    return bias

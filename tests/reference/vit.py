@@ -1,0 +1,184 @@
+"""The Vision Transformer (arXiv:2010.11929, section 3.1) image by image, from tensors by name.
+
+`config` is a plain mapping of settings; nothing here comes from the package under test.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reference.attention import attend, linear, multi_head
+from reference.layers import layer_norm, mlp
+from reference.looks import looks
+from reference.positions import learned2d, relative_bias, rotated, sincos2d
+from reference.resnet import under
+from reference.stems import stem
+
+Array = NDArray[np.float64]
+Grid = tuple[int, int]
+Parameters = Mapping[str, Array]
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model makes of a batch."""
+
+    logits: Array
+    pooled: Array
+    tokens: Array
+    """After the last norm."""
+    layers: list[Array]
+    """Tokens [B, N, D] behind each block."""
+    attention: list[Array]
+    """Weights [B, A, N, N] of each block."""
+    grid: Grid
+
+
+def reference_vit(state: Mapping[str, Any], config: Settings) -> Callable[[Any], Answer]:
+    """The function of images [B, C, H, W] that these tensors and settings define."""
+    p = {name: np.asarray(tensor, dtype=np.float64) for name, tensor in state.items()}
+
+    def run(images: Any) -> Answer:
+        each = [one_image(image, p, config) for image in np.asarray(images, dtype=np.float64)]
+        depth = config["depth"]
+        return Answer(
+            logits=np.stack([answer.logits for answer in each]),
+            pooled=np.stack([answer.pooled for answer in each]),
+            tokens=np.stack([answer.tokens for answer in each]),
+            layers=[np.stack([answer.layers[i] for answer in each]) for i in range(depth)],
+            attention=[np.stack([answer.attention[i] for answer in each]) for i in range(depth)],
+            grid=each[0].grid,
+        )
+
+    return run
+
+
+def one_image(image: Array, p: Parameters, config: Settings) -> Answer:
+    patches = stem(image, under(p, "stem."), config)  # [h, w, D]
+    grid = (patches.shape[0], patches.shape[1])
+    prefix = [*p["cls_token"][0]] if config["class_token"] else []
+    prefix += [*p["registers"][0]] if config["registers"] else []
+    x = np.array([*prefix, *patches.reshape(-1, patches.shape[2])])
+
+    if config["position_at"] == "stem":
+        x = x + position_table(0, p, config, grid)
+    layers, attention = [], []
+    for layer in range(config["depth"]):
+        if config["position_at"] == "every_layer":
+            x = x + position_table(layer, p, config, grid)
+        elif config["position_at"] == "shared_layers":
+            x = x + position_table(0, p, config, grid)
+        x, weights = block(x, under(p, f"encoder.blocks.{layer}."), config, grid, layer)
+        layers.append(x)
+        attention.append(weights)
+
+    if config["norm"] == "pre" and config["norm_at"] == "tokens":
+        x = layer_norm(x, p, "encoder.norm", config["norm_eps"])
+    pooled = pool(x, p, config)
+    return Answer(head(pooled, p, config), pooled, x, layers, attention, grid)
+
+
+def position_table(number: int, p: Parameters, config: Settings, grid: Grid) -> Array:
+    """One row per token: zeros for a prefix token that has no entry, then the patches."""
+    own = under(p, f"positions.{number}.")
+    prefix = int(config["class_token"]) + config["registers"]
+    table = np.zeros((prefix + grid[0] * grid[1], config["width"]))
+    entries = {
+        "cls": int(config["class_token"]),
+        "all": prefix,
+        "none": 0,
+    }[config["position_prefix"]]
+    if config["position"] == "learned1d":
+        table[:entries] = own["table"][:entries]
+        table[prefix:] = own["table"][entries:]
+    elif config["position"] == "learned2d":
+        table[:entries] = own["prefix"]
+        table[prefix:] = learned2d(own, grid)
+    elif config["position"] == "sincos2d":
+        table[prefix:] = sincos2d(config["width"], grid, config["position_grid"] or grid)
+    return table
+
+
+def block(
+    x: Array, p: Parameters, config: Settings, grid: Grid, layer: int
+) -> tuple[Array, Array]:
+    """Equations 2 and 3, or the same with the norms behind the sums; and attention's weights."""
+    eps = config["norm_eps"]
+    scale1 = p.get("scale1.gamma", 1.0)
+    scale2 = p.get("scale2.gamma", 1.0)
+    attention_parameters, mlp_parameters = under(p, "attention."), under(p, "mlp.")
+    if config["norm"] == "pre":
+        seen = layer_norm(x, p, "norm1", eps)
+        y, weights = self_attention(seen, attention_parameters, config, grid, layer)
+        x = x + scale1 * y
+        x = x + scale2 * mlp(layer_norm(x, p, "norm2", eps), mlp_parameters, config["gelu"])
+        return x, weights
+    y, weights = self_attention(x, attention_parameters, config, grid, layer)
+    x = layer_norm(x + scale1 * y, p, "norm1", eps)
+    x = layer_norm(x + scale2 * mlp(x, mlp_parameters, config["gelu"]), p, "norm2", eps)
+    return x, weights
+
+
+def self_attention(
+    x: Array, p: Parameters, config: Settings, grid: Grid, layer: int
+) -> tuple[Array, Array]:
+    heads = config["heads"]
+    key = config["head_width"] or config["width"] // heads
+    prefix = int(config["class_token"]) + config["registers"]
+    mask = looks(
+        config["attention"], grid=grid, prefix=prefix, window=config["window_size"], layer=layer
+    )
+    qkv = linear(x, p, "qkv")  # [N, 3*A*K], queries of all heads first
+    outputs, weights = [], []
+    for head_number in range(heads):
+        q, k, v = (
+            qkv[:, (part * heads + head_number) * key : (part * heads + head_number + 1) * key]
+            for part in range(3)
+        )
+        if config["qk_norm"]:
+            q = layer_norm(q, p, "q_norm", config["norm_eps"])
+            k = layer_norm(k, p, "k_norm", config["norm_eps"])
+        if config["position"] == "rope":
+            over, theta = config["position_grid"] or grid, config["rope_theta"]
+            q = rotated(q, grid, over, prefix=prefix, theta=theta)
+            k = rotated(k, grid, over, prefix=prefix, theta=theta)
+        scale = 1 / math.sqrt(key)
+        if config["attention"] == "lsa":
+            scale = math.exp(p["temperature"][head_number])
+        bias = None
+        if config["position"] == "relative":
+            bias = relative_bias(q, p["offsets"], prefix=prefix, scale=scale)
+        y, w = attend(q, k, v, looks=mask, bias=bias, scale=scale)
+        outputs.append(y)
+        weights.append(w)
+    joined = np.concatenate(outputs, axis=1)
+    return linear(joined, p, "proj") if config["proj"] else joined, np.stack(weights)
+
+
+def pool(x: Array, p: Parameters, config: Settings) -> Array:
+    prefix = int(config["class_token"]) + config["registers"]
+    if config["pool"] == "cls":
+        pooled = x[0]
+    elif config["pool"] == "mean":
+        pooled = sum(x[prefix:]) / len(x[prefix:])
+    elif config["pool"] == "mean_all":
+        pooled = sum(x) / len(x)
+    else:
+        own = under(p, "pool.")
+        y, _ = multi_head(own["probe"][0], x, under(own, "attention."), heads=config["heads"])
+        normed = layer_norm(y, own, "norm", config["norm_eps"])
+        pooled = (y + mlp(normed, under(own, "mlp."), config["gelu"]))[0]
+    if config["norm_at"] == "pooled":
+        pooled = layer_norm(pooled, p, "pooled_norm", config["norm_eps"])
+    return pooled
+
+
+def head(pooled: Array, p: Parameters, config: Settings) -> Array:
+    if config["head"] == "mlp":
+        pooled = np.array([math.tanh(value) for value in linear(pooled, p, "pre_logits")])
+    return linear(pooled, p, "head") if config["classes"] else pooled

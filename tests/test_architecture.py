@@ -1,0 +1,122 @@
+"""The shape of the package: what may import what, and that no setting is a lie."""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitlab
+from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
+from vitlab.models.config import ViTConfig
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "vitlab"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+# A row imports only from rows below it; neighbours in a row do not import each other.
+ROWS = (
+    ("cli",),
+    ("experiments", "serve"),
+    ("tasks",),
+    ("recipes",),
+    ("inference",),
+    ("train", "evaluate", "explain", "export"),
+    ("weights", "data"),
+    ("models",),
+    ("nn",),
+    ("preprocessing", "distributed"),
+    ("config", "registry"),
+    ("errors",),
+)
+ROW_OF = {part: number for number, row in enumerate(ROWS) for part in row}
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part(name: str) -> str:
+    """`vitlab.nn.attention` belongs to `nn`."""
+    return name.split(".")[1]
+
+
+def imported(file: Path) -> Iterator[str]:
+    """Every vitlab module that a file imports, anywhere in it; a public name is its home."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.split(".")[0] == "vitlab")
+        elif isinstance(node, ast.ImportFrom) and node.module == "vitlab":
+            names = (a.name for a in node.names if a.name != "__version__")
+            yield from (vitlab._HOMES.get(name, f"vitlab.{name}") for name in names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vitlab."):
+            yield str(node.module)
+
+
+def test_every_part_has_a_row() -> None:
+    parts = {part(module_name(file)) for file in FILES if file.parent != SOURCE}
+    parts |= {file.stem for file in SOURCE.glob("*.py") if file.stem != "__init__"}
+    assert parts <= set(ROW_OF)
+
+
+@pytest.mark.parametrize("file", FILES, ids=module_name)
+def test_imports_point_down(file: Path) -> None:
+    if file == SOURCE / "__init__.py":
+        return
+    own = part(module_name(file))
+    wrong = [
+        name
+        for name in imported(file)
+        if name == "vitlab" or (part(name) != own and ROW_OF[part(name)] <= ROW_OF[own])
+    ]
+    assert not wrong, f"{own} imports {wrong}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=module_name)
+def test_imports_are_absolute(file: Path) -> None:
+    nodes = ast.walk(ast.parse(file.read_text()))
+    assert not [n.lineno for n in nodes if isinstance(n, ast.ImportFrom) and n.level]
+
+
+@pytest.mark.parametrize("file", FILES, ids=module_name)
+def test_every_module_imports(file: Path) -> None:
+    assert importlib.import_module(module_name(file)).__name__ == module_name(file)
+
+
+def test_no_module_is_a_drawer() -> None:
+    drawers = {"utils", "util", "helpers", "common", "misc"}
+    assert not [
+        file for file in FILES if drawers & set(file.relative_to(SOURCE).with_suffix("").parts)
+    ]
+
+
+def reads(config: type[Any]) -> set[str]:
+    """Attributes read off something called `config`, and off `self` in the class's properties."""
+    found = set()
+    for file in FILES:
+        tree = ast.parse(file.read_text())
+        checks = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and _checks(n.name)]
+        skipped = {id(inner) for check in checks for inner in ast.walk(check)}
+        classes = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
+        own = [n for n in classes if n.name == config.__name__]
+        inside = {id(inner) for n in own for inner in ast.walk(n)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and id(node) not in skipped:
+                owner = node.value
+                name = getattr(owner, "id", None) or getattr(owner, "attr", None)
+                if name in ("config", "expected") or (name == "self" and id(node) in inside):
+                    found.add(node.attr)
+    return found
+
+
+def _checks(function: str) -> bool:
+    """Validation does not count as reading: it changes nothing in a model."""
+    return function == "__post_init__" or function.startswith("_check_")
+
+
+@pytest.mark.parametrize("config", [ViTConfig, ResNetConfig, TutorialCNNConfig])
+def test_every_field_of_a_config_is_read(config: type[Any]) -> None:
+    assert not {field.name for field in fields(config)} - reads(config)
