@@ -2,11 +2,14 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import jaxtyping
 import pytest
+import torch
 
 import vitlab
 
@@ -52,6 +55,12 @@ def test_public_names_are_sorted_and_resolve() -> None:
         assert getattr(vitlab, name) is not None
 
 
+def test_shapes_are_checked_in_tests() -> None:
+    q, k = torch.zeros(1, 2, 3, 5), torch.zeros(1, 2, 3, 7)
+    with pytest.raises(jaxtyping.TypeCheckError):
+        vitlab.dot_product_attention(q, k, k)
+
+
 def test_an_unknown_public_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'create_modle'"):
         vitlab.create_modle  # noqa: B018
@@ -82,21 +91,16 @@ def test_documentation_examples_run(example: Path, tmp_path: Path) -> None:
     run_python("-W", "error", str(example), folder=tmp_path)
 
 
-def blocks(language: str, file: Path) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", file.read_text(), flags=re.DOTALL | re.M)
-
-
 def test_everything_the_readme_shows_works(tmp_path: Path) -> None:
-    readme = ROOT / "README.md"
-    for block in blocks("python", readme):
-        run_python("-c", block, folder=tmp_path)
-    shown = [line for block in blocks("console", readme) for line in block.splitlines()]
-    commands = [line.removeprefix("$ vitlab ") for line in shown if line.startswith("$ vitlab ")]
-    assert commands
-    for command in commands:
-        run_python(
-            "-c",
-            "from vitlab.cli.main import main; main()",
-            *command.split("  #")[0].split(),
-            folder=tmp_path,
-        )
+    shown = re.findall(
+        r"^```(python|console)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.M
+    )
+    assert {language for language, _ in shown} == {"python", "console"}
+    script = ["from vitlab.cli.main import run"]
+    for language, block in shown:
+        if language == "python":
+            script.append(block)
+        for line in block.splitlines() if language == "console" else ():
+            arguments = shlex.split(line.removeprefix("$ vitlab"), comments=True)
+            script.append(f"assert run({arguments}) == 0, {line!r}")
+    run_python("-c", "\n".join(script), folder=tmp_path)

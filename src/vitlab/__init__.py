@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from vitlab.errors import VitlabError as VitlabError
     from vitlab.inference.classifier import load as load
     from vitlab.models.config import ViTConfig as ViTConfig
-    from vitlab.weights.create import create_model as create_model
     from vitlab.models.summary import summary as summary
     from vitlab.models.variants import variants as variants
     from vitlab.models.vit import VisionTransformer as VisionTransformer
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from vitlab.nn.attention import dot_product_attention as dot_product_attention
     from vitlab.preprocessing import Preprocessing as Preprocessing
     from vitlab.registry import register as register
+    from vitlab.weights.create import create_model as create_model
     from vitlab.weights.load import load_weights as load_weights
     from vitlab.weights.save import save_weights as save_weights
 

@@ -22,17 +22,24 @@ def from_dict(cls: type[T], data: Any) -> T:
     return _build(cls, data, "")
 
 
+def parse(cls: type[Any], key: str, text: str) -> Any:
+    """The value that a string means for a field of `cls`; a dotted key reaches nested ones."""
+    *parents, last = key.split(".")
+    for parent in parents:
+        cls = _nested(_hint(cls, parent, key), parent, key)
+    return _parse(text, _hint(cls, last, key), key)
+
+
 def override(config: T, changes: Mapping[str, Any]) -> T:
     """A copy of `config` with dotted keys changed, all at once; strings are read by field type."""
     data = to_dict(config)
     for key, value in changes.items():
-        group, cls = data, type(config)
+        group = data
+        new = parse(type(config), key, value) if isinstance(value, str) else value
         *parents, last = key.split(".")
         for parent in parents:
-            cls = _nested(_hint(cls, parent, key), parent, key)
             group[parent] = group = group[parent] or {}
-        hint = _hint(cls, last, key)
-        group[last] = _parse(value, hint, key) if isinstance(value, str) else _plain(value)
+        group[last] = _plain(new)
     return from_dict(type(config), data)
 
 
@@ -132,10 +139,9 @@ def _read_union(value: Any, hint: Any, key: str) -> Any:
 def _parse(text: str, hint: Any, key: str) -> Any:
     for value in _readings(text):
         try:
-            _read(value, hint, key)
+            return _read(value, hint, key)
         except ConfigError:
             continue
-        return value
     raise _mismatch(text, hint, key)
 
 

@@ -12,22 +12,21 @@ T = TypeVar("T")
 class Registry:
     """Names of one kind; built-in entries are `module:attribute` strings, imported when asked for."""
 
-    def __init__(self, kind: str, entries: dict[str, Any]) -> None:
+    def __init__(self, kind: str, entries: dict[str, Any], *, reserved: str | None = None) -> None:
+        """`reserved` is a `module:function` that tells which other names are built in."""
         self.kind = kind
         self._builtin = frozenset(entries)
         self._entries = dict(entries)
+        self._reserved = reserved
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._entries:
             raise UnknownName(self.kind, name, self)
         entry = self._entries[name]
-        if isinstance(entry, str):
-            module, _, attribute = entry.partition(":")
-            entry = getattr(import_module(module), attribute)
-        return entry
+        return _resolve(entry) if isinstance(entry, str) else entry
 
     def __setitem__(self, name: str, entry: Any) -> None:
-        if name in self._builtin:
+        if name in self._builtin or (self._reserved and _resolve(self._reserved)(name)):
             raise ConfigError(f"{self.kind} {name!r} is built in; choose another name")
         self._entries[name] = entry
 
@@ -39,6 +38,11 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def _resolve(entry: str) -> Any:
+    module, _, attribute = entry.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 STEMS = Registry(
@@ -71,11 +75,9 @@ ATTENTIONS = Registry(
         "sparse": "vitlab.models.parts:sparse_attention",
     },
 )
-VARIANTS = Registry("variant", {})
+VARIANTS = Registry("variant", {}, reserved="vitlab.models.variants:built_in")
 
-REGISTRIES = {
-    registry.kind: registry for registry in (STEMS, POSITIONS, ATTENTIONS, VARIANTS)
-}
+REGISTRIES = {registry.kind: registry for registry in (STEMS, POSITIONS, ATTENTIONS, VARIANTS)}
 
 
 @overload

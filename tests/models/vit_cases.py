@@ -1,5 +1,6 @@
 """Configurations that together use every setting of the family, alone and where two meet."""
 
+from dataclasses import replace
 from typing import Any
 
 from vitlab.models.config import ViTConfig
@@ -18,15 +19,15 @@ BASE = ViTConfig(
 
 SHIFTED = {"stem": "shifted", "patch_size": (4, 3), "image_size": (12, 15)}
 CONV = {"stem": "conv", "patch_size": 4, "image_size": (12, 20), "conv_widths": (7,)}
-HYBRID = {"stem": "resnet", "resnet_width": 32, "image_size": (24, 40), "patch_size": (2, 1)}
+HYBRID = {"stem": "resnet", "resnet_width": 32, "image_size": (20, 36), "patch_size": (1, 3)}
 # Grids on which computing by groups of queries pays; the last band of three rows is cut short.
 TALL = {"image_size": (39, 10)}
 WIDE = {"image_size": (21, 22)}
 
-CASES: dict[str, dict[str, Any]] = {
+CHANGES: dict[str, dict[str, Any]] = {
     "paper": {},
     "square": {"patch_size": 4, "image_size": 12, "channels": 3},
-    "grey": {"channels": 1, "depth": 1, "heads": 1},
+    "grey": {"channels": 1, "depth": 1, "heads": 1, "mlp_width": 5, "classes": 2},
     "norm_eps": {"norm_eps": 0.1},
     "head_width": {"head_width": 5},
     "head_width_odd_width": {"width": 10, "head_width": 7, "qk_norm": True},
@@ -66,7 +67,7 @@ CASES: dict[str, dict[str, Any]] = {
     "conv_batch": {**CONV, "conv_norm": "batch", "patch_norm": "after", "conv_activation": "gelu"},
     "conv_three": {**CONV, "conv_strides": (1, 4, 1), "conv_widths": (7, 2), "position": "rope"},
     "hybrid_root": HYBRID,
-    "hybrid": {**HYBRID, "resnet_layers": (1, 2), "patch_norm": "after", "channels": 3},
+    "hybrid": {**HYBRID, "resnet_layers": (1, 2), "patch_norm": "after", "patch_size": 1},
     "hybrid_eps": {
         **HYBRID,
         "resnet_layers": (1,),
@@ -127,7 +128,12 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "sliding": {"attention": "sliding", "window_size": 3},
     "sliding_even_grid": {"attention": "sliding", "window_size": 5, "registers": 2},
-    "sliding_alone": {"attention": "sliding", "window_size": 1, "class_token": False, "pool": "map"},
+    "sliding_alone": {
+        "attention": "sliding",
+        "window_size": 1,
+        "class_token": False,
+        "pool": "map",
+    },
     "sliding_groups": {"attention": "sliding", "window_size": 3, **TALL},
     "sliding_groups_gap": {
         "attention": "sliding",
@@ -168,8 +174,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 """Changes to `BASE` by name."""
 
+CASES = {name: replace(BASE, **changes) for name, changes in CHANGES.items()}
+
 GROUPED = {
     "rope_gap_axial",
+    "sliding_alone",
     "sliding_groups",
     "sliding_groups_gap",
     "sliding_groups_registers",

@@ -11,7 +11,7 @@ Array = NDArray[np.float64]
 
 def softmax(scores: Array) -> Array:
     """exp(s_i) / sum of exp(s_j), over the scores of one query."""
-    powers = np.array([math.exp(score - scores.max()) for score in scores])
+    powers = np.exp(scores - scores.max())
     return powers / powers.sum()
 
 
@@ -25,13 +25,10 @@ def attend(
     outputs = np.zeros((len(q), v.shape[1]))
     weights = np.zeros((len(q), len(k)))
     for m in range(len(q)):
-        seen = [n for n in range(len(k)) if looks is None or looks[m, n]]
-        scores = np.array(
-            [scale * (q[m] @ k[n]) + (0.0 if bias is None else bias[m, n]) for n in seen]
-        )
-        for n, weight in zip(seen, softmax(scores), strict=True):
-            weights[m, n] = weight
-            outputs[m] += weight * v[n]
+        seen = np.array([n for n in range(len(k)) if looks is None or looks[m, n]])
+        scores = scale * (k[seen] @ q[m])
+        weights[m, seen] = softmax(scores if bias is None else scores + bias[m, seen])
+        outputs[m] = weights[m] @ v
     return outputs, weights
 
 

@@ -16,9 +16,9 @@ def layer_norm(x: Array, p: Mapping[str, Array], name: str, eps: float) -> Array
     flat = x.reshape(-1, x.shape[-1])
     y = np.empty_like(flat)
     for i, vector in enumerate(flat):
-        mean = sum(vector) / len(vector)
-        variance = sum((value - mean) ** 2 for value in vector) / len(vector)
-        y[i] = (vector - mean) / math.sqrt(variance + eps)
+        centred = vector - vector.sum() / len(vector)
+        variance = (centred @ centred) / len(vector)
+        y[i] = centred / math.sqrt(variance + eps)
     return y.reshape(x.shape) * p[f"{name}.weight"] + p[f"{name}.bias"]
 
 

@@ -1,5 +1,6 @@
 """Position embeddings patch by patch: paper, appendix D.4; big_vision's sincos; rotary ones."""
 
+import cmath
 import math
 from collections.abc import Mapping
 
@@ -50,16 +51,16 @@ def rotated(vectors: Array, grid: Grid, over: Grid, *, prefix: int, theta: float
     The first half of a head turns with the column, the second half with the row, the i-th pair of
     a half of n pairs by theta^(-i/n) for each patch; prefix tokens stand still.
     """
-    result = vectors.astype(complex)
+    result = vectors.copy()
     pairs = vectors.shape[1] // 4
     for patch, place in enumerate(places(grid, over)):
         for axis, distance in enumerate(place):
             for i in range(pairs):
                 first = 2 * (axis * pairs + i)
                 pair = complex(*vectors[prefix + patch, first : first + 2])
-                turned = pair * np.exp(1j * distance * theta ** -(i / pairs))
+                turned = pair * cmath.exp(1j * distance * theta ** -(i / pairs))
                 result[prefix + patch, first : first + 2] = turned.real, turned.imag
-    return result.real
+    return result
 
 
 def relative_bias(q: Array, offsets: Array, *, prefix: int, scale: float) -> Array:

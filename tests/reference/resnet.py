@@ -102,11 +102,19 @@ def relu(x: Array) -> Array:
     return np.maximum(x, 0.0)
 
 
-def bottleneck(p: Parameters, x: Array, *, stride: int, norm_eps: float, std_eps: float) -> Array:
-    """The hybrids' unit; eps of the weights beside the standard deviation."""
+def bottleneck(
+    p: Parameters,
+    x: Array,
+    *,
+    stride: int,
+    norm_eps: float,
+    std_eps: float,
+    std_eps_at: str = "std",
+) -> Array:
+    """The hybrids' unit."""
 
     def step(y: Array, name: str, stride: int = 1) -> Array:
-        y = conv(y, standardise(p[f"conv{name}.weight"], std_eps, "std"), stride=stride)
+        y = conv(y, standardise(p[f"conv{name}.weight"], std_eps, std_eps_at), stride=stride)
         return group_norm(y, p, f"norm{name}", norm_eps)
 
     residual = step(x, "_proj", stride) if "conv_proj.weight" in p else x
@@ -115,15 +123,28 @@ def bottleneck(p: Parameters, x: Array, *, stride: int, norm_eps: float, std_eps
 
 
 def trunk(
-    p: Parameters, x: Array, *, layers: tuple[int, ...], norm_eps: float, std_eps: float
+    p: Parameters,
+    x: Array,
+    *,
+    layers: tuple[int, ...],
+    norm_eps: float,
+    std_eps: float,
+    std_eps_at: str = "std",
 ) -> Array:
-    x = conv(x, standardise(p["root.conv.weight"], std_eps, "std"), stride=2)
+    x = conv(x, standardise(p["root.conv.weight"], std_eps, std_eps_at), stride=2)
     x = same_max_pool(relu(group_norm(x, p, "root.norm", norm_eps)))
     for s, units in enumerate(layers):
         for u in range(units):
             unit = under(p, f"stages.{s}.{u}.")
             stride = 2 if s > 0 and u == 0 else 1
-            x = bottleneck(unit, x, stride=stride, norm_eps=norm_eps, std_eps=std_eps)
+            x = bottleneck(
+                unit,
+                x,
+                stride=stride,
+                norm_eps=norm_eps,
+                std_eps=std_eps,
+                std_eps_at=std_eps_at,
+            )
     return x
 
 

@@ -48,7 +48,9 @@ def shifted(image: Array, patch: Size) -> Array:
             for x in range(width):
                 at = (y + vertical * half[0], x + horizontal * half[1])
                 if 0 <= at[0] < height and 0 <= at[1] < width:
-                    result[number * channels : (number + 1) * channels, y, x] = image[:, at[0], at[1]]
+                    result[number * channels : (number + 1) * channels, y, x] = image[
+                        :, at[0], at[1]
+                    ]
     return result
 
 
@@ -62,9 +64,7 @@ def conv_tokens(
     border = ((1, 1), (1, 1))
     x = image[None]
     for i, stride in enumerate(strides):
-        x = resnet.conv(
-            x, p[f"convs.{i}.conv.weight"], stride=1 if pooled else stride, pads=border
-        )
+        x = resnet.conv(x, p[f"convs.{i}.conv.weight"], stride=1 if pooled else stride, pads=border)
         if f"convs.{i}.norm.weight" in p:
             x = resnet.batch_norm(x, p, f"convs.{i}.norm")
         x = np.maximum(x, 0.0) if activation == "relu" else gelu(x, "erf")

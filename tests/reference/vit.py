@@ -104,9 +104,7 @@ def position_table(number: int, p: Parameters, config: Settings, grid: Grid) -> 
     return table
 
 
-def block(
-    x: Array, p: Parameters, config: Settings, grid: Grid, layer: int
-) -> tuple[Array, Array]:
+def block(x: Array, p: Parameters, config: Settings, grid: Grid, layer: int) -> tuple[Array, Array]:
     """Equations 2 and 3, or the same with the norms behind the sums; and attention's weights."""
     eps = config["norm_eps"]
     scale1 = p.get("scale1.gamma", 1.0)

@@ -1,11 +1,11 @@
 """`vitlab convert`: weights of one format written in another."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from vitlab.cli.options import ImageSize, Json
+from vitlab.cli.options import Changes, ImageSize, Json, loading
 from vitlab.cli.output import print_json
 from vitlab.errors import WeightsError
 
@@ -19,6 +19,7 @@ def convert(
     image_size: ImageSize = None,
     classes: Annotated[int | None, typer.Option(min=0, help="A new head; 0 drops it.")] = None,
     heads: Annotated[int | None, typer.Option(min=1, help="Heads, where SRC is silent.")] = None,
+    changes: Changes = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite DST.")] = False,
     json: Json = False,
 ) -> None:
@@ -29,8 +30,8 @@ def convert(
     layout_named(format)  # an unknown one is refused before anything is read
     if destination.exists() and not force:
         raise WeightsError(f"{destination} exists; --force overwrites it")
-    changes: dict[str, Any] = {"image_size": image_size, "classes": classes, "heads": heads}
-    model = load_weights(source, **{k: v for k, v in changes.items() if v is not None})
+    given = loading(changes, image_size=image_size, classes=classes, heads=heads)
+    model = load_weights(source, **given)
     save_weights(model, destination, format=format)
     if json:
         print_json(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import Json
+from vitlab.cli.options import Changes, Json, loading
 from vitlab.cli.output import human, print_json, print_pairs
 from vitlab.config import to_dict
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 def info(
     path: Annotated[Path, typer.Argument(help="A weight file.")],
+    changes: Changes = None,
     json: Json = False,
 ) -> None:
     """Show the format of a weight file, its model, preprocessing and labels."""
     from vitlab import load_weights
 
-    model = load_weights(path)
+    model = load_weights(path, **loading(changes))
     if json:
         print_json(_facts(model))
     else:
@@ -54,11 +55,15 @@ def _lines(model: "VisionTransformer") -> list[tuple[str, str]]:
         ("parameters", human(facts["parameters"])),
         ("model", _unusual(model.config)),
         ("preprocessing", " ".join(f"{k}={v}" for k, v in prepared.items()) or "unknown"),
-        ("labels", f"{len(labels)}: {labels[0]}, …" if labels else "unknown"),
+        ("labels", f"{len(labels)}: {_first(labels)}" if labels else "unknown"),
         ("head", "all zeros: not trained" if facts["zero_head"] else _head(model.config)),
         *(("assumed", note) for note in facts["assumed"]),
         *(("left out", name) for name in facts["ignored"]),
     ]
+
+
+def _first(labels: list[str], count: int = 3) -> str:
+    return ", ".join([*labels[:count], *(["..."] if len(labels) > count else [])])
 
 
 def _head(config: "ViTConfig") -> str:

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from vitlab.config import parse
+
 Size = int | tuple[int, int]
 
 
@@ -18,7 +20,7 @@ def parse_size(text: str) -> Size:
 
 
 def parse_changes(texts: Iterable[str] | None) -> dict[str, str]:
-    """Dotted keys and their new values, as `override` takes them."""
+    """Keys and their new values, still as text."""
     changes = {}
     for text in texts or ():
         key, sign, value = text.partition("=")
@@ -28,12 +30,25 @@ def parse_changes(texts: Iterable[str] | None) -> dict[str, str]:
     return changes
 
 
+def loading(
+    changes: Iterable[str] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Keywords for `load_weights`: what `--set` says, and the options that were given."""
+    from vitlab.models.config import ViTConfig
+
+    parsed = {key: parse(ViTConfig, key, text) for key, text in parse_changes(changes).items()}
+    return parsed | {key: value for key, value in options.items() if value is not None}
+
+
 ImageSize = Annotated[
     Any,  # Size | None: Typer knows no unions
     typer.Option(metavar="N|HxW", parser=parse_size, help="Size of the images: 224 or 224x320."),
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the config; repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set a field of the model's config; repeatable."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with exact numbers.")]

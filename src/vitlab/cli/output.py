@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 WIDE = 10_000
-"""Columns of any terminal: a table is as wide as it must be, and nothing in it is wrapped or cut."""
+"""Columns of every terminal: nothing in a table is wrapped or cut."""
 
 
 def human(number: float) -> str:

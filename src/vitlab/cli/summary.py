@@ -1,14 +1,15 @@
 """`vitlab summary`: a model layer by layer."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import Changes, ImageSize, Json, parse_changes
+from vitlab.cli.options import Changes, ImageSize, Json, loading, parse_changes
 from vitlab.cli.output import print_json
 from vitlab.config import override
-from vitlab.errors import ConfigError, UnknownName
+from vitlab.errors import UnknownName
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +29,7 @@ def summary(
     from vitlab.models.flops import image_shape
     from vitlab.models.summary import summary as summarise
 
-    built = _build(model, image_size, parse_changes(changes))
+    built = _build(model, image_size, changes)
     found = summarise(built, input_size=(batch, *image_shape(built)), depth=depth)
     if json:
         print_json(found.to_dict())
@@ -36,34 +37,33 @@ def summary(
         print(found)
 
 
-def _build(model: str, image_size: Any, changes: dict[str, str]) -> "nn.Module":
-    """The model of a name, without memory, or of a weight file."""
+def _build(model: str, image_size: Any, changes: list[str] | None) -> "nn.Module":
+    """The model of a weight file, or of a name, which then takes no memory."""
     import torch
 
     from vitlab.models.registry import create_model
     from vitlab.models.variants import variant
 
-    size = {} if image_size is None else {"image_size": image_size}
     if is_path(model):
-        if changes:
-            raise ConfigError(f"--set {next(iter(changes))}: {model} is a file; valid for a name")
         from vitlab import load_weights
 
-        return load_weights(model, **size)
-    config = override(variant(model), {**size, **changes})
+        return load_weights(model, **loading(changes, image_size=image_size))
+    size = {} if image_size is None else {"image_size": image_size}
+    config = override(variant(model), {**parse_changes(changes), **size})
     with torch.device("meta"):
         return create_model(config)
 
 
 def is_path(model: str) -> bool:
     """A bare word is a name first, a path when it exists and no such name does."""
-    from vitlab.models.variants import variant
+    from vitlab.models.variants import variant, variants
 
-    path = Path(model)
-    if len(path.parts) > 1:
+    if "/" in model or os.sep in model:
         return True
     try:
         variant(model)
     except UnknownName:
-        return path.exists()
+        if not Path(model).exists():
+            raise UnknownName("model or file", model, variants()) from None
+        return True
     return False

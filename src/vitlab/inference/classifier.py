@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -81,7 +82,7 @@ class Classifier:
             else:
                 yield self._prediction(path, next(answers), top)
 
-    def _prepare(self, source: Source) -> np.ndarray[Any, Any] | InputError:
+    def _prepare(self, source: Source) -> NDArray[np.float32] | InputError:
         try:
             return self.preprocessing.apply(source)
         except InputError as error:

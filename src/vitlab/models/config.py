@@ -170,10 +170,13 @@ def _check_numbers(config: ViTConfig) -> None:
     for name in ("classes", "registers"):
         if getattr(config, name) < 0:
             raise ConfigError(f"{name} {getattr(config, name)} is negative")
-    for name in ("image_size", "patch_size"):
+    for name in ("image_size", "patch_size", "position_grid"):
         size = getattr(config, name)
-        if min(pair(size)) < 1:
+        if size is not None and min(pair(size)) < 1:
             raise ConfigError(f"{name} {size} is not at least 1")
+    for name in ("resnet_layers", "conv_strides", "conv_widths"):
+        if min(getattr(config, name), default=1) < 1:
+            raise ConfigError(f"{name} {getattr(config, name)} has an entry below 1")
     for name in ("dropout", "attention_dropout", "drop_path"):
         if not 0.0 <= getattr(config, name) < 1.0:
             raise ConfigError(f"{name} {getattr(config, name)} is not in [0, 1)")
@@ -213,9 +216,13 @@ def _check_stem(config: ViTConfig) -> None:
 
 def _check_tokens(config: ViTConfig) -> None:
     if config.pool == "cls" and not config.class_token:
-        raise ConfigError("pool 'cls' needs class_token=True; valid without one: mean, map")
+        raise ConfigError(
+            "pool 'cls' needs class_token=True; valid without one: mean, mean_all, map"
+        )
     if config.head == "linear" and config.representation_size is not None:
         raise ConfigError(f"representation_size {config.representation_size} needs head='mlp'")
+    if config.representation < 1:
+        raise ConfigError(f"representation_size {config.representation} is not at least 1")
     if config.norm_at == "pooled" and (config.norm == "post" or config.pool == "map"):
         raise ConfigError("norm_at 'pooled' needs norm='pre' and pool cls, mean or mean_all")
     if config.position_at != "stem" and config.position in ("none", *IN_ATTENTION):
@@ -234,7 +241,7 @@ def _check_tokens(config: ViTConfig) -> None:
 
 
 def _check_attention(config: ViTConfig) -> None:
-    if config.head_width is None and config.width % config.heads:
+    if (config.head_width is None or config.pool == "map") and config.width % config.heads:
         raise ConfigError(f"width {config.width} does not split into {config.heads} heads")
     if config.key_width < 1:
         raise ConfigError(f"head_width {config.head_width} is not at least 1")

@@ -85,16 +85,24 @@ LISTED_SUFFIXES = {
 
 def variants() -> list[str]:
     """The names of all models, yours among them."""
-    suffixed = [f"vit_{base}{suffix}" for suffix, bases in LISTED_SUFFIXES.items() for base in bases]
+    suffixed = [
+        f"vit_{base}{suffix}" for suffix, bases in LISTED_SUFFIXES.items() for base in bases
+    ]
     return [*TABLE, *suffixed, *VARIANTS]
+
+
+def built_in(name: str) -> re.Match[str] | None:
+    """The parts of a name of ours, None for any other."""
+    match = re.fullmatch(r"(?P<base>\w+?)(_(?P<size>[1-9]\d{1,3}))?(?P<gap>_gap)?", name)
+    return match if match and match["base"] in TABLE else None
 
 
 def variant(name: str) -> ModelConfig:
     """The configuration behind a name: `BASE[_SIZE][_gap]`."""
     if name in VARIANTS:
         return VARIANTS[name]
-    match = re.fullmatch(r"(?P<base>\w+?)(_(?P<size>[1-9]\d{1,3}))?(?P<gap>_gap)?", name)
-    if match is None or match["base"] not in TABLE:
+    match = built_in(name)
+    if match is None:
         raise UnknownName("model", name, variants())
     config = TABLE[match["base"]]
     if match["size"]:

@@ -1,5 +1,6 @@
 """Scaled dot-product and multi-head attention (arXiv:1706.03762; arXiv:2010.11929, appendix A)."""
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -199,10 +200,7 @@ class SelfAttention(nn.Module):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, grid: Grid) -> Tensor:
         dropout = self.attention_dropout if self.training else 0.0
-
-        def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-            return dot_product_attention(q, k, v, mask, scale=self._scale, dropout=dropout)
-
+        attend = partial(dot_product_attention, scale=self._scale, dropout=dropout)
         if self.pattern is not None and self.offsets is None:
             groups = pattern_groups(self.pattern, grid, self.prefix, q.device)
             if groups is not None:

@@ -27,7 +27,7 @@ def constant(build: Callable[..., T]) -> Callable[..., T]:
         if args in cache:
             cache.move_to_end(args)
             return cache[args]
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
             result = build(*args)
         if _is_real(result):
             cache[args] = result

@@ -56,9 +56,7 @@ class EncoderBlock(nn.Module):
         x = self.norm1(x + self.drop_path(self.scale1(self.attention(x, grid))))
         return self.norm2(x + self.drop_path(self.scale2(self.mlp(x))))
 
-    def attention_weights(
-        self, x: Float[Tensor, "B N D"], grid: Grid
-    ) -> Float[Tensor, "B A N N"]:
+    def attention_weights(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B A N N"]:
         """What this block's attention looks at when its input is `x`."""
         weights: Callable[[Tensor, Grid], Tensor] = self.attention.weights
         return weights(self.norm1(x) if self.norm_first else x, grid)

@@ -4,6 +4,7 @@
 |---|---|---|
 | patch projection, convolutions, `pre_logits` | truncated normal, variance 1 / fan-in | 0 |
 | query, key, value, output of attention | Xavier uniform, each matrix by itself | 0 |
+| probe of attention pooling | Xavier uniform, fan-in 1 | |
 | MLP | Xavier uniform | normal, deviation 1e-6 |
 | position tables, registers, relative offsets | normal, deviation 0.02 | |
 | class token, head | 0 | 0 |

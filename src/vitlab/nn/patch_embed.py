@@ -72,7 +72,7 @@ def flatten_patches(
 
 def with_shifts(
     images: Float[Tensor, "B C H W"], patch_size: tuple[int, int]
-) -> Float[Tensor, "B 5C H W"]:
+) -> Float[Tensor, "B 5*C H W"]:
     """The images and four copies moved diagonally by half a patch, zeros moving in."""
     height, width = images.shape[-2:]
     down, right = patch_size[0] // 2, patch_size[1] // 2

@@ -27,7 +27,7 @@ class AttentionPool(nn.Module):
         self.attention = MultiHeadAttention(width, heads=heads)
         self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.mlp = Mlp(width, mlp_width, gelu=gelu)
-        nn.init.xavier_uniform_(self.probe)
+        nn.init.xavier_uniform_(self.probe.detach()[0])
 
     def forward(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
         probe = self.probe.expand(tokens.shape[0], -1, -1)

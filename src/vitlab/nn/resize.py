@@ -27,10 +27,14 @@ def resize_offsets(table: Float[Tensor, "O K"], length: int) -> Float[Tensor, "O
     """A table of the offsets between n positions, for `length` positions; the ends stay."""
     if table.shape[0] == 2 * length - 1:
         return table
+    if length == 1:
+        return table[len(table) // 2][None]  # offset zero
     return _linear(table.double(), 2 * length - 1).to(table.dtype)
 
 
 def _bicubic(table: Float[Tensor, "h w D"], grid: tuple[int, int]) -> Float[Tensor, "h2 w2 D"]:
+    if grid[1] == 1 and grid[0] > 1:  # torch's antialiasing repeats one row in a single column
+        return _bicubic(table.transpose(0, 1), (1, grid[0])).transpose(0, 1)
     dtype = table.dtype if table.dtype == torch.float64 else torch.float32
     image = rearrange(table, "h w d -> 1 d h w").to(dtype)
     resized = F.interpolate(image, size=grid, mode="bicubic", align_corners=False, antialias=True)

@@ -15,18 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.weights.npz import read_npz_header
 from vitlab.weights.rules import Shape
 from vitlab.weights.safetensors import read_safetensors_header
+from vitlab.weights.torch_state import TorchState
 
 ZIP, PICKLE = b"PK\x03\x04", b"\x80"
-NESTED = ("state_dict", "model", "model_state", "model_state_dict", "teacher", "model_ema", "net")
-"""Where training scripts put the weights inside a `.pth`, most trusted first."""
 CONFIG_KEY = "vitlab"
+"""Where our config is: in the metadata of safetensors, or beside the weights in a `.pth`."""
 
 
 @dataclass(kw_only=True)
@@ -50,13 +49,25 @@ class TensorFile:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Whatever a damaged file makes the readers raise, as one line about the file."""
+def naming(path: Path) -> Iterator[None]:
+    """Our own errors begin with the file that they are about."""
     try:
         yield
     except WeightsError as error:
         text = str(error)
-        raise WeightsError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+        if text.startswith(f"{path}: "):
+            raise
+        raise WeightsError(f"{path}: {text}") from error.__cause__
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever a damaged file makes the readers raise, as one line about the file."""
+    try:
+        with naming(path):
+            yield
+    except WeightsError:
+        raise
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise WeightsError(f"{path}: truncated or damaged ({_line(error)})") from error
     except FileNotFoundError:
@@ -106,36 +117,14 @@ def _open_safetensors(path: Path) -> TensorFile:
 
 
 def _open_torch(path: Path, *, mmap: bool) -> TensorFile:
-    content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-    state, metadata = _find_state(content)
-
-    def load(name: str) -> Tensor:
-        return state[name].detach().clone(memory_format=torch.contiguous_format)
-
-    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    state = TorchState(path, mmap=mmap)
     return TensorFile(
-        path=path, shapes=shapes, load=load, metadata=metadata, release=state.clear
+        path=path,
+        shapes=state.shapes,
+        load=state.read,
+        metadata=state.strings,
+        release=state.close,
     )
-
-
-def _find_state(content: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The dictionary of tensors inside what a training script saved."""
-    if not isinstance(content, dict):
-        raise WeightsError(f"holds a {type(content).__name__}, not a dictionary of tensors")
-    config = content.get(CONFIG_KEY)
-    metadata = {CONFIG_KEY: config} if isinstance(config, str) else {}
-    state = {name: value for name, value in content.items() if isinstance(value, Tensor)}
-    if state and all(isinstance(name, str) for name in state):
-        return state, metadata
-    for key in NESTED:
-        if isinstance(content.get(key), dict):
-            return _find_state(content[key])[0], metadata
-    keys = ", ".join(map(repr, list(content)[:5]))
-    raise WeightsError(f"no dictionary of tensors under {keys or 'no keys'}; {_nested()}")
-
-
-def _nested() -> str:
-    return f"looked for one under {', '.join(NESTED)}"
 
 
 def _describe(start: bytes) -> str:
@@ -143,9 +132,8 @@ def _describe(start: bytes) -> str:
         return "it is empty"
     if start.startswith(b"version https://git-lfs"):
         return "it is a Git LFS pointer, the weights themselves were not downloaded"
-    try:
-        text = start.decode().lstrip()
-    except UnicodeDecodeError:
+    text = start.decode(errors="replace").lstrip()
+    if "\0" in text or "\ufffd" in text[:-3]:
         return f"it starts with the bytes {start[:8].hex(' ')}"
     return "it is an HTML page" if text.startswith("<") else f"it is text ({text[:20]!r})"
 

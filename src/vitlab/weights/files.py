@@ -1,5 +1,6 @@
 """From a path to tensors under plain names: folders, shards, and the prefixes of wrappers."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,11 @@ def open_weights(path: Path) -> TensorFile:
     """The tensors of a file, a folder or a set of shards, without wrapping prefixes."""
     file = _find(path)
     opened = _open_shards(file) if file.name.endswith(".index.json") else open_tensors(file)
-    return _unwrapped(opened)
+    try:
+        return _unwrapped(opened)
+    except BaseException:
+        opened.close()
+        raise
 
 
 def _find(path: Path) -> Path:
@@ -49,21 +54,20 @@ def _open_shards(index: Path) -> TensorFile:
     where = read_json(index).get("weight_map")
     if not isinstance(where, dict) or not where:
         raise WeightsError(f"{index}: no weight_map of tensor names to files")
-    shards: dict[str, TensorFile] = {}
-    for name in sorted({str(file) for file in where.values()}):
-        if Path(name).name != name:
-            raise WeightsError(f"{index}: shard {name!r} is not a file beside the index")
-        shards[name] = open_tensors(index.parent / name)
-    for tensor, name in where.items():
-        if tensor not in shards[name].shapes:
-            raise WeightsError(f"{index}: tensor {tensor!r} is missing in {name}")
+    with ExitStack() as stack:
+        shards: dict[str, TensorFile] = {}
+        for name in sorted({str(file) for file in where.values()}):
+            if Path(name).name != name:
+                raise WeightsError(f"{index}: shard {name!r} is not a file beside the index")
+            shards[name] = open_tensors(index.parent / name)
+            stack.callback(shards[name].close)
+        for tensor, name in where.items():
+            if tensor not in shards[name].shapes:
+                raise WeightsError(f"{index}: tensor {tensor!r} is missing in {name}")
+        release = stack.pop_all().close
 
     def load(tensor: str) -> Tensor:
         return shards[where[tensor]].read(tensor)
-
-    def release() -> None:
-        for shard in shards.values():
-            shard.close()
 
     shapes = {tensor: shards[name].shapes[tensor] for tensor, name in where.items()}
     return TensorFile(path=index, shapes=shapes, load=load, release=release)

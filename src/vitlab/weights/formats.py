@@ -1,4 +1,4 @@
-"""The formats, told apart by their tensors' names; relatives that are no ViT are refused by name."""
+"""The formats, told apart by their tensors' names; relatives of the ViT are refused by name."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -68,8 +68,7 @@ def recognise(names: Collection[str], format: str | None) -> Layout:
         return _asked_for(layout_named(format), matches, names)
     if not matches:
         raise WeightsError(
-            f"{len(names)} tensors ({_some(names)}) of no known format; "
-            f"valid: {', '.join(LAYOUTS)}"
+            f"{len(names)} tensors ({_some(names)}) of no known format; valid: {', '.join(LAYOUTS)}"
         )
     return matches[0]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
+from vitlab.weights.google_hybrid import CONV, GROUP_NORM, resnet_rules, resnet_stem, scale_and_bias
 from vitlab.weights.layout import (
     Dialect,
     Inferred,
@@ -33,7 +34,6 @@ POSITIONS = {
 }
 """Where the table is: the paper's code, big_vision until 2022, big_vision since."""
 DENSE = "i o -> o i"
-CONV = "h w i o -> o i h w"
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,10 @@ class Names:
     attention: str
     norm2: str
     mlp: str
-    group_norm: str | None
 
 
-PRELINEN = Names("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3", "1 1 1 c -> c")
-LINEN = Names("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0", None)
+PRELINEN = Names("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
+LINEN = Names("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 
 
 def recognise(names: Collection[str]) -> bool:
@@ -76,9 +75,13 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
         "qkv_bias": bias is not None,
         **_head(shapes),
         **_pool(shapes),
-        **_stem(shapes),
+        **resnet_stem(shapes),
     }
-    flags = {"linen": linen, "flat-groupnorm": _flat_group_norm(shapes), where or "": bool(where)}
+    flags = {
+        "linen": linen,
+        "flat-groupnorm": _flat_group_norm(shapes),
+        where or "": bool(where),
+    }
     return Inferred(
         decided=decided,
         defaults={
@@ -118,21 +121,6 @@ def _pool(shapes: Shapes) -> dict[str, Any]:
     return {"pool": "cls" if "cls" in shapes else "mean"}
 
 
-def _stem(shapes: Shapes) -> dict[str, Any]:
-    """The hybrid's ResNet, from its root kernel and its numbered units."""
-    if not any(name.startswith(("conv_root/", "gn_root/", "block1/")) for name in shapes):
-        return {"stem": "patch"}
-    stages = numbered(shapes, r"block(\d+)/unit") - 1
-    layers = tuple(numbered(shapes, rf"block{s}/unit(\d+)/") - 1 for s in range(1, stages + 1))
-    root = sized(shapes, "conv_root/kernel", 4)
-    return {
-        "stem": "resnet",
-        "resnet_layers": layers,
-        "resnet_width": root[3],
-        "channels": root[2],
-    }
-
-
 def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
     """Every tensor of the config in the naming that `dialect` asks for."""
     where = _where(config, dialect)
@@ -142,14 +130,14 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
     found = [
         moved("stem.proj.weight", "embedding/kernel", CONV),
         same("stem.proj.bias", "embedding/bias"),
-        *_norm("encoder.norm", "Transformer/encoder_norm"),
+        *scale_and_bias("encoder.norm", "Transformer/encoder_norm"),
     ]
     if config.position == "learned1d":
         found.append(moved("positions.0.table", POSITIONS[where], "1 n d -> n d"))
     if config.class_token:
         found.append(same("cls_token", "cls"))
     if config.stem == "resnet":
-        found += _resnet_rules(config, None if flat else PRELINEN.group_norm)
+        found += resnet_rules(config, None if flat else GROUP_NORM)
     for layer in range(config.depth):
         found += _block_rules(f"encoder.blocks.{layer}", BLOCK.format(layer), names, config)
     if config.pool == "map":
@@ -166,10 +154,6 @@ def _where(config: ViTConfig, dialect: Dialect) -> str:
     tokens_alone = config.class_token and not config.positioned_prefix
     default = "pos:top" if config.pool == "map" or tokens_alone else ""
     return next((tag for tag in POSITIONS if tag in dialect), default)
-
-
-def _norm(ours: str, theirs: str) -> list[Rule]:
-    return [same(f"{ours}.weight", f"{theirs}/scale"), same(f"{ours}.bias", f"{theirs}/bias")]
 
 
 def _dense(ours: str, theirs: str) -> list[Rule]:
@@ -197,12 +181,12 @@ def _block_rules(ours: str, theirs: str, names: Names, config: ViTConfig) -> lis
     )
     out = f"{ours}.attention.proj.weight"
     return [
-        *_norm(f"{ours}.norm1", f"{theirs}/LayerNorm_0"),
+        *scale_and_bias(f"{ours}.norm1", f"{theirs}/LayerNorm_0"),
         kernels,
         *([biases] if config.qkv_bias else []),
         moved(out, f"{attention}/out/kernel", "a k d -> d (a k)", a=config.heads),
         *([same(f"{ours}.attention.proj.bias", f"{attention}/out/bias")] * config.proj_bias),
-        *_norm(f"{ours}.norm2", f"{theirs}/{names.norm2}"),
+        *scale_and_bias(f"{ours}.norm2", f"{theirs}/{names.norm2}"),
         *_dense(f"{ours}.mlp.fc1", f"{theirs}/{names.mlp}/Dense_0"),
         *_dense(f"{ours}.mlp.fc2", f"{theirs}/{names.mlp}/Dense_1"),
     ]
@@ -210,7 +194,10 @@ def _block_rules(ours: str, theirs: str, names: Names, config: ViTConfig) -> lis
 
 def _map_rules(config: ViTConfig) -> list[Rule]:
     theirs, heads = "MAPHead_0/MultiHeadDotProductAttention_0", config.heads
-    found = [same("pool.probe", "MAPHead_0/probe"), *_norm("pool.norm", "MAPHead_0/LayerNorm_0")]
+    found = [
+        same("pool.probe", "MAPHead_0/probe"),
+        *scale_and_bias("pool.norm", "MAPHead_0/LayerNorm_0"),
+    ]
     for ours, name in (("q", "query"), ("k", "key"), ("v", "value")):
         kernel, bias = f"{theirs}/{name}/kernel", f"{theirs}/{name}/bias"
         found += [
@@ -223,30 +210,6 @@ def _map_rules(config: ViTConfig) -> list[Rule]:
         same("pool.attention.out.bias", f"{theirs}/out/bias"),
         *_dense("pool.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
         *_dense("pool.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
-    ]
-
-
-def _resnet_rules(config: ViTConfig, group_norm: str | None) -> list[Rule]:
-    found = _conv_and_norm("stem.resnet.root", ("conv", "norm"), "", ("conv_root", "gn_root"))
-    for stage, units in enumerate(config.resnet_layers):
-        for unit in range(units):
-            ours = f"stem.resnet.stages.{stage}.{unit}"
-            theirs = f"block{stage + 1}/unit{unit + 1}/"
-            parts = ["1", "2", "3", *(["_proj"] if unit == 0 else [])]
-            for part in parts:
-                pair = (f"conv{part}", f"norm{part}")
-                found += _conv_and_norm(ours, pair, theirs, (f"conv{part}", f"gn{part}"))
-    if group_norm is None:
-        return found
-    return [rule if rule.pattern else Rule(rule.ours, rule.theirs, group_norm) for rule in found]
-
-
-def _conv_and_norm(
-    ours: str, our_parts: tuple[str, str], theirs: str, their_parts: tuple[str, str]
-) -> list[Rule]:
-    return [
-        moved(f"{ours}.{our_parts[0]}.weight", f"{theirs}{their_parts[0]}/kernel", CONV),
-        *_norm(f"{ours}.{our_parts[1]}", f"{theirs}{their_parts[1]}"),
     ]
 
 

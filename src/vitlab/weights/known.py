@@ -10,7 +10,7 @@ GOOGLE = (
     r"(R\d+\+)?(ViT-)?[BLH]_\d+(_.*)?\.npz",
 )
 """The paper's release and AugReg: [-1, 1], the whole image squeezed to size."""
-DEIT = r"deit3?_(tiny|small|medium|base|large|huge)_(patch)?\d+_.*"
+DEIT = r"deit(_?3)?_(tiny|small|medium|base|large|huge)_(patch)?\d+_.*"
 TORCHVISION = r"vit_[blh]_\d+-[0-9a-f]+\.pth"
 SWAG = r"vit_[blh]_\d+_(lc_)?swag-[0-9a-f]+\.pth"
 DINO = r"dino(v2)?_.*"

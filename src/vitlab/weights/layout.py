@@ -100,9 +100,7 @@ def require(format: str, config: ViTConfig, **allowed: tuple[Any, ...]) -> None:
         value = getattr(config, name)
         if value not in values:
             valid = ", ".join(map(repr, values))
-            raise WeightsError(
-                f"format {format!r} cannot express {name}={value!r}; valid: {valid}"
-            )
+            raise WeightsError(f"format {format!r} cannot express {name}={value!r}; valid: {valid}")
 
 
 def require_plain(format: str, config: ViTConfig, *, stems: tuple[str, ...] = ("patch",)) -> None:

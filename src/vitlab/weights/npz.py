@@ -64,7 +64,7 @@ def _tensor(array: NDArray[np.generic], name: str) -> Tensor:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     if array.dtype.kind not in "fiub":
         raise WeightsError(f"{name!r} has dtype {array.dtype}; valid: numbers")
-    array = np.require(array.astype(array.dtype.newbyteorder("="), copy=False), requirements="CW")
+    array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=None)
     return torch.from_numpy(array).reshape(array.shape)
 
 
@@ -72,6 +72,7 @@ def write_npz(file: BinaryIO, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Each array as it comes, uncompressed as `numpy.savez` does it."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, tensor in tensors:
+            tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
             array = np.ascontiguousarray(tensor.detach().cpu().numpy())
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 npy.write_array(member, array, allow_pickle=False)

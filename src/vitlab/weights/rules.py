@@ -106,9 +106,7 @@ def check_complete(rules: Iterable[Rule], ours: Iterable[str], *, format: str) -
         raise WeightsError(f"format {format!r} has no place for our tensor {gaps[0]!r}")
 
 
-def read_ours(
-    rules: Iterable[Rule], read: Callable[[str], Tensor]
-) -> Iterator[tuple[str, Tensor]]:
+def converted(rules: Iterable[Rule], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Our tensors one after the other, each with memory of its own."""
     for rule in rules:
         theirs = [read(name) for name in rule.theirs]

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.errors import WeightsError
@@ -77,9 +79,7 @@ def _header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _entries(
-    header: dict[str, Any], size: int
-) -> dict[str, tuple[torch.dtype, Shape, int, int]]:
+def _entries(header: dict[str, Any], size: int) -> dict[str, tuple[torch.dtype, Shape, int, int]]:
     """Each tensor's dtype, shape and bytes, which must fill the file without gap or overlap."""
     entries = {}
     for name, entry in header.items():
@@ -132,10 +132,11 @@ def write_safetensors(
     file.write(len(text).to_bytes(8, "little"))
     file.write(text)
     for _, tensor in tensors:
-        file.write(raw_bytes(tensor))
+        file.write(raw_bytes(tensor).data)
 
 
-def raw_bytes(tensor: Tensor) -> memoryview:
-    """The numbers as they lie in memory."""
+def raw_bytes(tensor: Tensor) -> NDArray[np.uint8]:
+    """The numbers as they lie in memory, not copied."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
+    raw: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return raw

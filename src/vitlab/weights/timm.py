@@ -142,9 +142,7 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
     return found
 
 
-def _block_rules(
-    ours: str, theirs: str, config: ViTConfig, scales: tuple[str, str]
-) -> list[Rule]:
+def _block_rules(ours: str, theirs: str, config: ViTConfig, scales: tuple[str, str]) -> list[Rule]:
     found = [
         *both(f"{ours}.norm1", f"{theirs}.norm1"),
         *both(f"{ours}.attention.qkv", f"{theirs}.attn.qkv", bias=config.qkv_bias),
@@ -207,7 +205,9 @@ def _conv_and_norm(
 def check(config: ViTConfig) -> None:
     """What timm's VisionTransformer has arguments for."""
     require_plain("timm", config, stems=("patch", "resnet"))
-    require("timm", config, patch_norm=("none", "after"), head=("linear",), proj=(True,))
+    # timm's proj_bias=False also takes the biases of the MLP.
+    require("timm", config, proj=(True,), proj_bias=(True,))
+    require("timm", config, patch_norm=("none", "after"), head=("linear",))
     require_even_heads("timm", config)
     if config.stem == "resnet":
         require("timm", config, patch_norm=("none",))

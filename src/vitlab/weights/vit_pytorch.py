@@ -1,4 +1,4 @@
-"""vit-pytorch: the current release, and the long-lived one whose `mean` also averages the class token.
+"""vit-pytorch: the current release, and the one whose `mean` also averages the class token.
 
 The older one keeps the class token as [1, 1, D] and the table as [1, N, D], always with a class
 token; the current one drops the leading axis, and the class token with `pool="mean"`.

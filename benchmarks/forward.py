@@ -1,0 +1,338 @@
+"""Eager forward pass on the CPU: vitlab against timm, transformers and vit-pytorch, same weights.
+
+    python benchmarks/forward.py
+    python benchmarks/forward.py --models vit_ti16 --batch 1 8 64 --rounds 30 --json forward.json
+
+A ratio is their time divided by ours: above 1 we are faster. Needs the extra `dev`.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import (
+    Contestant,
+    Estimate,
+    Memory,
+    Process,
+    Progress,
+    Round,
+    compare,
+    compete,
+    paired_ratios,
+)
+
+TIMM_NAMES = {
+    "vit_ti16": "vit_tiny_patch16_224",
+    "vit_s16": "vit_small_patch16_224",
+    "vit_s32": "vit_small_patch32_224",
+    "vit_b16": "vit_base_patch16_224",
+    "vit_b32": "vit_base_patch32_224",
+    "vit_l16": "vit_large_patch16_224",
+}
+OURS = {"timm": "vitlab", "transformers": "vitlab", "vit-pytorch": "vitlab (vit-pytorch's net)"}
+"""Each peer's opponent: vit-pytorch has norms around its patches and no bias for queries."""
+SGEMM_SIDE = 1536
+TOLERANCE = 1e-4
+"""Logits of these random networks have a deviation near 1; twelve layers of float32 lose 1e-5."""
+
+Call = Callable[[], Any]
+
+
+def prepare(model: str, batch: int, folder: str) -> Call:
+    """Write images, and random weights in every peer's format; tell what the model costs."""
+    import torch
+
+    import vitlab
+    from vitlab.models.flops import cost
+
+    torch.manual_seed(0)
+    torch.save(torch.randn(batch, 3, 224, 224), f"{folder}/images.pt")
+    papers = vitlab.create_model(model)
+    lucidrains = vitlab.create_model(model, patch_norm="both", qkv_bias=False, norm_eps=1e-5)
+    for network in (papers, lucidrains):
+        torch.nn.init.normal_(network.head.weight, std=0.02)  # fresh ones are zero: all would agree
+    for network, format, file in (
+        (papers, "timm", "timm.safetensors"),
+        (papers, "huggingface", "transformers"),
+        (lucidrains, "vit-pytorch", "vit-pytorch.pt"),
+    ):
+        assert isinstance(network, vitlab.VisionTransformer)
+        vitlab.save_weights(network, f"{folder}/{file}", format=format)
+    return lambda: {"flops": batch * cost(model).flops, "torch": torch.__version__}
+
+
+def vitlab_forward(folder: str, file: str) -> Call:
+    """Ours, from the very file that the peer reads."""
+    import vitlab
+
+    return _forward(vitlab.load_weights(f"{folder}/{file}"), folder)
+
+
+def timm_forward(folder: str, model: str) -> Call:
+    """timm's, as its documentation opens a local file."""
+    _make_torchvision_importable()
+    import timm
+
+    path = f"{folder}/timm.safetensors"
+    return _forward(timm.create_model(TIMM_NAMES[model], checkpoint_path=path), folder)
+
+
+def transformers_forward(folder: str) -> Call:
+    """Hugging Face's, with the attention that it chooses itself."""
+    _make_torchvision_importable()
+    from transformers import ViTForImageClassification
+
+    model = ViTForImageClassification.from_pretrained(f"{folder}/transformers")
+    return _forward(model, folder, lambda output: output.logits)
+
+
+def vit_pytorch_forward(folder: str, model: str) -> Call:
+    """lucidrains's, with heads of the paper's width."""
+    _make_torchvision_importable()
+    import torch
+    from vit_pytorch import ViT
+
+    from vitlab.models.config import ViTConfig
+    from vitlab.models.variants import variant
+
+    config = variant(model)
+    assert isinstance(config, ViTConfig)
+    network = ViT(
+        image_size=config.image_size,
+        patch_size=config.patch_size,
+        num_classes=config.classes,
+        dim=config.width,
+        depth=config.depth,
+        heads=config.heads,
+        dim_head=config.key_width,
+        mlp_dim=config.mlp_width,
+    )
+    network.load_state_dict(torch.load(f"{folder}/vit-pytorch.pt", weights_only=True))
+    return _forward(network, folder)
+
+
+def sgemm() -> Call:
+    """A large product of float32 matrices: the speed that nothing here can pass."""
+    import torch
+
+    left, right = torch.randn(2, SGEMM_SIDE, SGEMM_SIDE)
+
+    def multiply() -> float:
+        return float((left @ right)[0, 0])
+
+    return multiply
+
+
+def _forward(model: Any, folder: str, logits: Callable[[Any], Any] = lambda output: output) -> Call:
+    import torch
+
+    model.eval()
+    images = torch.load(f"{folder}/images.pt", weights_only=True)
+
+    def forward() -> Any:
+        with torch.inference_mode():
+            return logits(model(images))
+
+    return forward
+
+
+def _make_torchvision_importable() -> None:
+    from reference.torchvision_ops import declare
+
+    declare()
+
+
+def contestants(model: str, peers: list[str], folder: str) -> list[Contestant]:
+    """The peers, our side of each comparison, and the machine itself."""
+    files = {OURS["timm"]: "timm.safetensors", OURS["vit-pytorch"]: "vit-pytorch.pt"}
+    ours = [
+        Contestant(
+            name=name,
+            factory="forward:vitlab_forward",
+            arguments={"folder": folder, "file": files[name]},
+        )
+        for name in sorted({OURS[peer] for peer in peers})
+    ]
+    named = {"folder": folder, "model": model}
+    theirs = {
+        "timm": ("forward:timm_forward", named),
+        "transformers": ("forward:transformers_forward", {"folder": folder}),
+        "vit-pytorch": ("forward:vit_pytorch_forward", named),
+    }
+    rivals = [
+        Contestant(name=peer, factory=theirs[peer][0], arguments=theirs[peer][1]) for peer in peers
+    ]
+    return [*ours, *rivals, Contestant(name="sgemm", factory="forward:sgemm")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What was measured for one model at one batch size."""
+
+    model: str
+    batch: int
+    flops: int
+    rounds: list[Round]
+    memory: dict[str, Memory]
+
+    @property
+    def label(self) -> str:
+        """Short name for tables."""
+        return f"{self.model} b{self.batch}"
+
+    def milliseconds(self, name: str) -> float:
+        """Median time of one forward pass."""
+        return 1e3 * statistics.median(turns[name].seconds for turns in self.rounds)
+
+    def share_of_sgemm(self, name: str) -> float:
+        """Speed in FLOP/s against that of a large matrix product in the same round."""
+        limit = 2 * SGEMM_SIDE**3
+        return statistics.median(
+            self.flops / turns[name].seconds / (limit / turns["sgemm"].seconds)
+            for turns in self.rounds
+        )
+
+    def against(self, peer: str) -> list[float]:
+        """Paired ratios, one per round."""
+        return paired_ratios(self.rounds, OURS[peer], peer)
+
+
+def measure(
+    model: str, batch: int, peers: list[str], options: argparse.Namespace, progress: Progress
+) -> Setting:
+    """One model at one batch size, everybody in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = {"model": model, "batch": batch, "folder": folder}
+        preparation = Contestant(name="preparation", factory="forward:prepare", arguments=arguments)
+        with Process(preparation, threads=options.threads) as process:
+            told = process.result()
+        rounds, memory = compete(
+            contestants(model, peers, folder),
+            rounds=options.rounds,
+            threads=options.threads,
+            seconds=options.seconds,
+            seed=options.seed,
+            check=lambda results: check_agreement(results, peers),
+            progress=progress.round,
+        )
+    return Setting(model=model, batch=batch, flops=told["flops"], rounds=rounds, memory=memory)
+
+
+def check_agreement(results: dict[str, Any], peers: list[str]) -> None:
+    """Refuse to time networks that do not compute the same."""
+    for peer in peers:
+        ours, theirs = results[OURS[peer]], results[peer]
+        error = max(
+            abs(a - b)
+            for row, other in zip(ours, theirs, strict=True)
+            for a, b in zip(row, other, strict=True)
+        )
+        if not error <= TOLERANCE:
+            raise SystemExit(f"{peer}: logits differ from ours by {error:.2g}, over {TOLERANCE}")
+
+
+def report(settings: list[Setting], peers: list[str]) -> str:
+    """A table per peer; no ranking where the interval holds 1."""
+    return "\n\n".join(_peer_table(settings, peer) for peer in peers)
+
+
+def _peer_table(settings: list[Setting], peer: str) -> str:
+    head = (
+        "",
+        "ours ms",
+        "theirs ms",
+        "ratio",
+        "95 % interval",
+        "ours MB",
+        "theirs MB",
+        "of sgemm",
+    )
+    lines: list[tuple[str, ...]] = [head]
+    for setting in settings:
+        ours, theirs = OURS[peer], peer
+        shares = (f"{setting.share_of_sgemm(name):.0%}" for name in (ours, theirs))
+        memories = (f"{setting.memory[name].ever / 1e6:.0f}" for name in (ours, theirs))
+        times = (f"{setting.milliseconds(name):.1f}" for name in (ours, theirs))
+        found = _estimate_cells(compare([setting.against(peer)]))
+        lines.append((setting.label, *times, *found, *memories, " / ".join(shares)))
+    whole = compare([setting.against(peer) for setting in settings])
+    lines.append(("geometric mean", "", "", *_estimate_cells(whole), "", "", ""))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    texts = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    return "\n".join([f"vitlab against {peer}: {whole.verdict}", *texts])
+
+
+def _estimate_cells(found: Estimate) -> tuple[str, str]:
+    return f"{found.ratio:.3f}", f"{found.low:.3f} to {found.high:.3f}"
+
+
+def as_json(settings: list[Setting], peers: list[str], options: argparse.Namespace) -> Any:
+    """Everything that was measured, and what it was measured on."""
+    return {
+        "machine": {"processor": platform.processor(), "system": platform.platform()},
+        "options": {**vars(options), "json": str(options.json)},
+        "peers": {
+            peer: asdict(compare([setting.against(peer) for setting in settings])) for peer in peers
+        },
+        "settings": [
+            {
+                **asdict(setting),
+                "milliseconds": {name: setting.milliseconds(name) for name in setting.memory},
+                "share_of_sgemm": {name: setting.share_of_sgemm(name) for name in setting.memory},
+            }
+            for setting in settings
+        ],
+    }
+
+
+def restless(settings: list[Setting]) -> str:
+    """A warning where sleeping contestants took time from the one that ran."""
+    worst = max(turn.asleep for s in settings for turns in s.rounds[1:] for turn in turns.values())
+    return f"warning: a sleeping contestant used {worst:.2f} s of CPU" if worst > 0.05 else ""
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", default=["vit_ti16", "vit_b16"], choices=TIMM_NAMES)
+    parser.add_argument("--batch", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--peers", nargs="+", default=list(OURS), choices=OURS)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=0.5, help="length of a turn, about")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--seed", type=int, default=0, help="of the order of turns")
+    parser.add_argument("--json", type=Path, help="write everything measured here")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure every setting, print the tables."""
+    options = parse()
+    progress = Progress(len(options.models) * len(options.batch))
+    settings = []
+    for model in options.models:
+        for batch in options.batch:
+            progress.start(f"{model} b{batch}")
+            settings.append(measure(model, batch, options.peers, options, progress))
+    print(f"\n{report(settings, options.peers)}")
+    print(restless(settings), file=sys.stderr)
+    if options.json is not None:
+        options.json.write_text(json.dumps(as_json(settings, options.peers, options), indent=1))
+
+
+if __name__ == "__main__":
+    main()

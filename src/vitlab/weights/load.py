@@ -1,0 +1,202 @@
+"""`load_weights`: any known file to a `VisionTransformer`, one tensor at a time."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitlab.config import from_dict
+from vitlab.errors import ConfigError, WeightsError
+from vitlab.models.config import Size, ViTConfig, pair
+from vitlab.models.vit import VisionTransformer
+from vitlab.nn.resize import ResizeMethod
+from vitlab.preprocessing import Preprocessing
+from vitlab.weights.adapt import adapt, adapt_preprocessing, adapted_config
+from vitlab.weights.beside import Beside, read_beside, read_ours
+from vitlab.weights.container import CONFIG_KEY, TensorFile, naming
+from vitlab.weights.files import open_weights
+from vitlab.weights.formats import recognise
+from vitlab.weights.known import known_preprocessing
+from vitlab.weights.layout import Inferred, Layout
+from vitlab.weights.native import meta_model, our_shapes
+from vitlab.weights.positions import Resolved
+from vitlab.weights.resolve import check_keywords, check_known, resolve
+from vitlab.weights.rules import check_file, converted, expected_shapes
+from vitlab.weights.source import WeightSource
+
+
+def load_weights(
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    preprocessing: Preprocessing | None = None,
+    resize: str = "auto",
+    stored_image_size: Size | None = None,
+    **changes: Any,
+) -> VisionTransformer:
+    """The model that a weight file or folder holds, in float32 and eval mode.
+
+    `changes` are fields of `ViTConfig`: adaptations (`image_size classes channels head`), what the
+    tensors leave open (`heads norm_eps gelu pool`), and what they never decide (`dropout` and
+    others). `resize="auto"` is the original's zoom for Google's files, else antialiased bicubic.
+    """
+    check_keywords(changes)
+    _check_resize(resize)
+    file = open_weights(Path(path))
+    try:
+        with naming(file.path):
+            return _load(file, format, preprocessing, resize, stored_image_size, changes)
+    finally:
+        file.close()
+
+
+def _check_resize(resize: str) -> None:
+    if resize not in ("auto", "bicubic", "zoom"):
+        raise WeightsError(f"resize={resize!r}; valid: auto, bicubic, zoom")
+
+
+def _load(
+    file: TensorFile,
+    format: str | None,
+    preprocessing: Preprocessing | None,
+    resize: str,
+    stored_image_size: Size | None,
+    changes: Mapping[str, Any],
+) -> VisionTransformer:
+    layout = recognise(file.shapes, format)
+    beside = _known_config(file)
+    inferred, stored = _stored(layout, file, beside, changes, stored_image_size)
+    method = _method(layout, stored.config, beside, resize, changes)
+    target = _target(stored.config, changes, method)
+    rules = layout.rules(stored.config, inferred.dialect)
+    expected_ours = our_shapes(stored.config)
+    expected = expected_shapes(rules, expected_ours)
+    check_file(file.shapes, expected, file=str(file.path), ignored=inferred.ignored)
+
+    model = meta_model(target)
+    _check_same_tensors(expected_ours, model)
+    state: dict[str, Tensor] = {}
+    for name, tensor in converted(rules, file.read):
+        kept = adapt(name, _float32(tensor), stored.config, target, method)
+        if kept is not None:
+            state[name] = kept.contiguous()
+        del tensor, kept
+    _assign(model, state)
+    model.source = _source(file, layout, inferred, stored, beside, preprocessing, model)
+    return model.eval()
+
+
+def _known_config(file: TensorFile) -> Beside:
+    """Our config inside the file, else what lies beside it."""
+    if CONFIG_KEY in file.metadata:
+        try:
+            return read_ours(json.loads(file.metadata[CONFIG_KEY]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise WeightsError(f"damaged vitlab config in the file: {error}") from error
+    return read_beside(file.path.parent)
+
+
+def _stored(
+    layout: Layout,
+    file: TensorFile,
+    beside: Beside,
+    changes: Mapping[str, Any],
+    stored_image_size: Size | None,
+) -> tuple[Inferred, Resolved]:
+    """The config of the file as it was saved, and what was learnt on the way."""
+    if beside.config is not None and layout.name == "vitlab":
+        inferred = Inferred(decided={})
+    else:
+        inferred = layout.infer(file.shapes, {**changes, **beside.fields})
+    if (beside.config is not None and CONFIG_KEY in file.metadata) or layout.name == "vitlab":
+        return inferred, _ours(beside, inferred, changes, stored_image_size)
+    return inferred, resolve(inferred, beside.fields, changes, stored_image_size=stored_image_size)
+
+
+def _ours(
+    beside: Beside, inferred: Inferred, changes: Mapping[str, Any], stored_image_size: Size | None
+) -> Resolved:
+    config = beside.config or from_dict(ViTConfig, inferred.decided)
+    check_known(config, changes, fixed_pool=config.pool == "map")
+    if stored_image_size is not None and pair(stored_image_size) != pair(config.image_size):
+        raise WeightsError(
+            f"stored_image_size={stored_image_size} contradicts the weights, "
+            f"which say {config.image_size}"
+        )
+    return Resolved(config=config)
+
+
+def _method(
+    layout: Layout, stored: ViTConfig, beside: Beside, resize: str, changes: Mapping[str, Any]
+) -> ResizeMethod:
+    if resize != "auto":
+        return "zoom" if resize == "zoom" else "bicubic"
+    if "position_resize" in changes:
+        chosen: ResizeMethod = changes["position_resize"]
+        return chosen
+    if beside.config is not None:
+        return stored.position_resize
+    return "zoom" if layout.name == "google" else "bicubic"
+
+
+def _target(stored: ViTConfig, changes: Mapping[str, Any], method: ResizeMethod) -> ViTConfig:
+    try:
+        return adapted_config(stored, changes, method)
+    except ConfigError as error:
+        raise ConfigError(f"these weights cannot be adapted: {error}") from error
+
+
+def _check_same_tensors(stored: Iterable[str], model: VisionTransformer) -> None:
+    """No change but that of the head may need tensors that the file lacks, or leave some unused."""
+    for name in sorted(set(stored) ^ set(model.state_dict())):
+        if not name.startswith(("head.", "pre_logits.")):
+            raise WeightsError(f"the changes do not fit these weights: they differ in {name!r}")
+
+
+def _float32(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+
+
+def _assign(model: VisionTransformer, state: dict[str, Tensor]) -> None:
+    """Give the model its tensors; a head that the file does not have starts at zero."""
+    for name, tensor in model.state_dict().items():
+        if name not in state and name.startswith("head."):
+            state[name] = torch.zeros(tensor.shape)
+    model.load_state_dict(state, strict=True, assign=True)
+
+
+def _source(
+    file: TensorFile,
+    layout: Layout,
+    inferred: Inferred,
+    stored: Resolved,
+    beside: Beside,
+    preprocessing: Preprocessing | None,
+    model: VisionTransformer,
+) -> WeightSource:
+    config, size = model.config, pair(model.config.image_size)
+    found = preprocessing or beside.preprocessing
+    if found is None:
+        stored_size = pair(stored.config.image_size)
+        found = known_preprocessing(file.path.name, layout.name, stored_size)
+    labels = beside.labels
+    return WeightSource(
+        format=layout.name,
+        path=file.path,
+        preprocessing=adapt_preprocessing(found, size, config.channels),
+        labels=labels if labels and len(labels) == config.classes else None,
+        zero_head=_is_zero(model),
+        assumed=stored.assumed,
+        ignored=inferred.ignored,
+        dialect=inferred.dialect,
+    )
+
+
+def _is_zero(model: VisionTransformer) -> bool:
+    if model.head is None:
+        return False
+    return not (model.head.weight.any() or model.head.bias.any())

@@ -1,0 +1,174 @@
+"""`save_weights`: a model in any format that can express it, written whole or not at all."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import torch
+from torch import Tensor
+
+from vitlab.config import to_dict
+from vitlab.errors import WeightsError
+from vitlab.models.vit import VisionTransformer
+from vitlab.weights.container import CONFIG_KEY
+from vitlab.weights.formats import layout_named
+from vitlab.weights.hub_config import huggingface_config, huggingface_processor
+from vitlab.weights.npz import write_npz
+from vitlab.weights.rules import Rule, Shape, check_complete, expected_shapes
+from vitlab.weights.safetensors import write_safetensors
+from vitlab.weights.source import WeightSource
+
+CONTAINERS = {
+    "google": (".npz", ".safetensors"),
+    "timm": (".safetensors", ".pth", ".pt", ".bin"),
+    "huggingface": ("", ".safetensors", ".bin"),
+    "torchvision": (".safetensors", ".pth", ".pt"),
+    "vit-pytorch": (".safetensors", ".pth", ".pt"),
+    "vitlab": (".safetensors", ".pth", ".pt"),
+}
+"""Suffixes that a format is written under; the empty one is a folder."""
+FORMAT_VERSION = 1
+
+
+def save_weights(
+    model: VisionTransformer, path: str | os.PathLike[str], *, format: str = "vitlab"
+) -> None:
+    """Write the model's weights; the suffix chooses the container.
+
+    Every safetensors file carries our config in its metadata, so that what a format cannot say
+    is not lost between two of our own calls.
+    """
+    layout = layout_named(format)
+    target = Path(path)
+    suffix = _container(target, format)
+    layout.check(model.config)
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    source = cast(WeightSource | None, model.source)
+    dialect = source.dialect if source and source.format == format else frozenset()
+    rules = layout.rules(model.config, dialect)
+    check_complete(rules, state, format=format)
+    if suffix == "":
+        _save_folder(model, target, rules, state)
+    else:
+        _save_file(model, target, suffix, rules, state, wrapped=format == "vitlab")
+
+
+def _container(path: Path, format: str) -> str:
+    suffix = "" if path.is_dir() else path.suffix
+    if suffix not in CONTAINERS[format]:
+        valid = ", ".join(name or "a folder" for name in CONTAINERS[format])
+        raise WeightsError(
+            f"{path}: format {format!r} is not written as {suffix or 'a folder'!r}; valid: {valid}"
+        )
+    if not path.absolute().parent.is_dir():
+        raise WeightsError(f"{path}: folder {path.absolute().parent} does not exist")
+    return suffix
+
+
+def _save_file(
+    model: VisionTransformer,
+    path: Path,
+    suffix: str,
+    rules: list[Rule],
+    state: dict[str, Tensor],
+    *,
+    wrapped: bool = False,
+) -> None:
+    with replacing(path) as file:
+        if suffix == ".npz":
+            write_npz(file, _theirs(rules, state))
+        elif suffix == ".safetensors":
+            metadata = {"format": "pt", CONFIG_KEY: describe(model)}
+            write_safetensors(file, _layout(rules, state), _theirs(rules, state), metadata)
+        else:
+            tensors = {name: _alone(tensor) for name, tensor in _theirs(rules, state)}
+            torch.save(
+                {CONFIG_KEY: describe(model), "model": tensors} if wrapped else tensors, file
+            )
+
+
+def _layout(
+    rules: list[Rule], state: dict[str, Tensor]
+) -> Iterator[tuple[str, torch.dtype, Shape]]:
+    """Name, dtype and shape of each of their tensors, before any is converted."""
+    shapes = expected_shapes(rules, {name: tuple(tensor.shape) for name, tensor in state.items()})
+    for rule in rules:
+        dtype = state[rule.ours[0]].dtype if rule.ours else torch.float32
+        for name in rule.theirs:
+            yield name, dtype, shapes[name]
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """A tensor that does not drag a larger one into the file."""
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.dtype.itemsize
+    return tensor if whole else tensor.clone()
+
+
+def _theirs(rules: list[Rule], state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Their tensors one after the other."""
+    for rule in rules:
+        theirs = rule.to_theirs([state[name] for name in rule.ours])
+        for name, tensor in zip(rule.theirs, theirs, strict=True):
+            yield name, tensor.cpu().contiguous()
+
+
+def describe(model: VisionTransformer) -> str:
+    """Config, preprocessing and labels as JSON, as a bundle's config.json has them."""
+    source = cast(WeightSource | None, model.source)
+    preparation = source.preprocessing if source else None
+    content = {
+        "format_version": FORMAT_VERSION,
+        "model": to_dict(model.config),
+        "preprocessing": preparation.to_json() if preparation else None,
+        "labels": list(source.labels) if source and source.labels else None,
+    }
+    return json.dumps(content)
+
+
+def _save_folder(
+    model: VisionTransformer, folder: Path, rules: list[Rule], state: dict[str, Tensor]
+) -> None:
+    """What `from_pretrained(folder)` reads."""
+    folder.mkdir(exist_ok=True)
+    _save_file(model, folder / "model.safetensors", ".safetensors", rules, state)
+    source = cast(WeightSource | None, model.source)
+    _write_json(folder / "config.json", huggingface_config(model.config, source))
+    if source is not None and source.preprocessing is not None:
+        processor = huggingface_processor(source.preprocessing)
+        _write_json(folder / "preprocessor_config.json", processor)
+
+
+def _write_json(path: Path, content: dict[str, object]) -> None:
+    with replacing(path) as file:
+        file.write(json.dumps(content, indent=2).encode() + b"\n")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` when it is complete, and never otherwise."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise WeightsError(f"{path}: cannot be written ({error.strerror})") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException as error:
+        Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise WeightsError(f"{path}: cannot be written ({error.strerror})") from error
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

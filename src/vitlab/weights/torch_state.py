@@ -1,0 +1,64 @@
+"""Files of `torch.save`, opened without running what they pickle."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitlab.errors import WeightsError
+
+NESTED = ("state_dict", "model", "model_state", "model_state_dict", "teacher", "model_ema", "net")
+"""Where training scripts put the weights inside a `.pth`, most trusted first."""
+MAPPED_LIMIT = 64 << 20
+"""Bytes read before a mapping is renewed, which gives its memory back."""
+
+
+class TorchState:
+    """The dictionary of tensors in a file; zip files are mapped, older ones read whole."""
+
+    def __init__(self, path: Path, *, mmap: bool) -> None:
+        self.path, self.mmap = path, mmap
+        self._touched = 0
+        self._state, content = self._open()
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in self._state.items()}
+        self.strings = {
+            name: value
+            for name, value in content.items()
+            if isinstance(name, str) and isinstance(value, str)
+        }
+        """What else the file says in words."""
+
+    def read(self, name: str) -> Tensor:
+        """One tensor in memory of its own."""
+        if self.mmap and self._touched > MAPPED_LIMIT:
+            self._state.clear()
+            self._state, _ = self._open()
+            self._touched = 0
+        tensor = self._state[name].detach()
+        self._touched += tensor.numel() * tensor.dtype.itemsize
+        return tensor.clone(memory_format=torch.contiguous_format)
+
+    def close(self) -> None:
+        """Let go of the tensors, and of the mapping with them."""
+        self._state.clear()
+
+    def _open(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=self.mmap)
+        if not isinstance(content, dict):
+            raise WeightsError(f"holds a {type(content).__name__}, not a dictionary of tensors")
+        return find_state(content), content
+
+
+def find_state(content: dict[Any, Any]) -> dict[str, Tensor]:
+    """The dictionary of tensors inside what a training script saved."""
+    state = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    if state and all(isinstance(name, str) for name in state):
+        return state
+    for key in NESTED:
+        if isinstance(content.get(key), dict):
+            return find_state(content[key])
+    keys = ", ".join(map(repr, list(content)[:5])) or "no keys"
+    raise WeightsError(
+        f"no dictionary of tensors under {keys}; looked for one under {', '.join(NESTED)}"
+    )
