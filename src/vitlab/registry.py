@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Registry:
-    """Names of one kind; built-in entries are `module:attribute` strings, imported when asked for."""
+    """Names of one kind; built-in entries are `module:attribute` strings, imported when used."""
 
     def __init__(self, kind: str, entries: dict[str, Any], *, reserved: str | None = None) -> None:
         """`reserved` is a `module:function` that tells which other names are built in."""

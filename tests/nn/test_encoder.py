@@ -172,4 +172,4 @@ def test_mlp_dropout_is_behind_both_layers() -> None:
     torch.testing.assert_close(kept, kept.round(), atol=1e-3, rtol=0)
     assert kept.mean().item() == pytest.approx(50, abs=1)  # binomial, deviation 5
     assert kept.std().item() == pytest.approx(5, abs=0.5)
-    assert module.eval()(torch.randn(1, N, D)).std() == 0
+    assert module.eval()(torch.randn(1, N, D)).std() < 1e-4  # float32

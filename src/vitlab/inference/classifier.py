@@ -76,9 +76,7 @@ class Classifier:
         for source, result in zip(batch, prepared, strict=True):
             path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
             if isinstance(result, InputError) or answers is None:
-                yield Prediction(
-                    path=path, label=None, probability=None, top=(), error=str(result)
-                )
+                yield Prediction(path=path, label=None, probability=None, top=(), error=str(result))
             else:
                 yield self._prediction(path, next(answers), top)
 

@@ -35,7 +35,7 @@ class ViTConfig:
     """Width of a query, key or value of one head; None: width / heads."""
 
     stem: str = "patch"
-    """`patch`, `resnet` (the paper's hybrid), `conv` (CCT), `shifted` (SPT), or a registered name."""
+    """`patch`, `resnet` (the hybrid), `conv` (CCT), `shifted` (SPT), or a registered name."""
     resnet_layers: tuple[int, ...] = ()
     """Blocks in each stage of the hybrid's ResNet; empty: its root alone."""
     resnet_width: int = 64
@@ -156,7 +156,7 @@ class ViTConfig:
 
 
 def resnet_map(size: tuple[int, int], stages: int) -> tuple[int, int]:
-    """Feature map of the hybrid's ResNet: root and pool halve it, and so does each further stage."""
+    """Feature map of the hybrid's ResNet: root, pool and each further stage halve it."""
     height, width = size
     for _ in range(2 + max(stages - 1, 0)):
         height, width = -(-height // 2), -(-width // 2)

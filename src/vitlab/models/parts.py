@@ -112,9 +112,7 @@ def self_attention(
     config: ViTConfig, pattern: Pattern | None = None, *, learned_temperature: bool = False
 ) -> SelfAttention:
     """The encoder's attention, looking where `pattern` says; for kinds of your own, too."""
-    rope = Rope(
-        config.key_width, grid=config.position_grid or config.grid, theta=config.rope_theta
-    )
+    rope = Rope(config.key_width, grid=config.position_grid or config.grid, theta=config.rope_theta)
     return SelfAttention(
         config.width,
         heads=config.heads,

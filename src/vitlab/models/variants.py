@@ -1,17 +1,17 @@
-"""Names of models: a table of configurations, and one parser for suffixes like `vit_b16_384_gap`."""
+"""Names of models: a table of configurations, and one parser for `vit_b16_384_gap`."""
 
 import re
 from dataclasses import replace
 from typing import Any
 
 from vitlab.errors import ConfigError, UnknownName
-from vitlab.models.config import ViTConfig
 from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
+from vitlab.models.config import ViTConfig
 from vitlab.registry import VARIANTS
 
 ModelConfig = ViTConfig | ResNetConfig | TutorialCNNConfig
 
-SIZES: dict[str, dict[str, int]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "ti": {"width": 192, "depth": 12, "heads": 3, "mlp_width": 768},
     "s": {"width": 384, "depth": 12, "heads": 6, "mlp_width": 1536},
     "b": {"width": 768, "depth": 12, "heads": 12, "mlp_width": 3072},
@@ -47,7 +47,7 @@ def _table() -> dict[str, ModelConfig]:
     for name, stem in HYBRIDS.items():
         size = re.sub(r"\d+$", "", name.split("_")[1])
         table[f"vit_{name}"] = ViTConfig(**SIZES[size], **stem, stem="resnet")
-    small = {"width": 192, "depth": 9, "heads": 3, "mlp_width": 768}
+    small: dict[str, Any] = {"width": 192, "depth": 9, "heads": 3, "mlp_width": 768}
     table |= {
         "vit_cifar": ViTConfig(**small, **CIFAR),
         "vit_cifar_hybrid": ViTConfig(**small | {"depth": 6}, **CIFAR, stem="conv"),

@@ -63,9 +63,7 @@ class VisionTransformer(nn.Module):
         x, grid, tables = self._embed(images)
         return self._classify(self._pool(self.encoder(x, grid, tables)))
 
-    def features(
-        self, images: Float[Tensor, "B C H W"], layers: Iterable[int] = ()
-    ) -> Features:
+    def features(self, images: Float[Tensor, "B C H W"], layers: Iterable[int] = ()) -> Features:
         """What can be read off the last layer, and the output of each block in `layers`."""
         wanted = self._layer_numbers(layers)
         x, grid, tables = self._embed(images)
@@ -73,14 +71,14 @@ class VisionTransformer(nn.Module):
         for layer in range(self.config.depth):
             x = self.encoder.step(x, grid, tables, layer)
             if layer in wanted:
-                kept[layer] = LayerTokens(**self._split(x, grid))
+                kept[layer] = self._split(x, grid)
         x = self.encoder.norm(x)
-        return Features(**self._split(x, grid), pooled=self._pool(x), layers=kept)
+        return Features(**vars(self._split(x, grid)), pooled=self._pool(x), layers=kept)
 
     def attention(
         self, images: Float[Tensor, "B C H W"], layers: Iterable[int] | None = None
     ) -> dict[int, Float[Tensor, "B A N N"]]:
-        """The attention weights of each block in `layers` (None: all), zero where a kind is blind."""
+        """The attention weights of each block in `layers` (None: all), zero where none looks."""
         wanted = self._layer_numbers(range(self.config.depth) if layers is None else layers)
         x, grid, tables = self._embed(images)
         weights = {}
@@ -126,14 +124,14 @@ class VisionTransformer(nn.Module):
             pooled = torch.tanh(self.pre_logits(pooled))
         return pooled if self.head is None else self.head(pooled)
 
-    def _split(self, tokens: Tensor, grid: Grid) -> dict[str, Tensor | None]:
+    def _split(self, tokens: Float[Tensor, "B N D"], grid: Grid) -> LayerTokens:
         first, prefix = int(self.config.class_token), self.config.prefix
-        return {
-            "tokens": tokens,
-            "cls": tokens[:, 0] if first else None,
-            "registers": tokens[:, first:prefix],
-            "patches": tokens[:, prefix:].unflatten(1, grid),
-        }
+        return LayerTokens(
+            tokens=tokens,
+            cls=tokens[:, 0] if first else None,
+            registers=tokens[:, first:prefix],
+            patches=tokens[:, prefix:].unflatten(1, grid),
+        )
 
     def _layer_numbers(self, layers: Iterable[int]) -> set[int]:
         depth = self.config.depth

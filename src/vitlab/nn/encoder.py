@@ -1,7 +1,7 @@
-"""The encoder: blocks of attention and MLP with residual paths (arXiv:2010.11929, equations 2-4)."""
+"""The encoder: blocks of attention and MLP on a residual path (arXiv:2010.11929, eq. 2-4)."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -58,7 +58,7 @@ class EncoderBlock(nn.Module):
 
     def attention_weights(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B A N N"]:
         """What this block's attention looks at when its input is `x`."""
-        weights: Callable[[Tensor, Grid], Tensor] = self.attention.weights
+        weights = cast(Callable[[Tensor, Grid], Tensor], self.attention.weights)
         return weights(self.norm1(x) if self.norm_first else x, grid)
 
 

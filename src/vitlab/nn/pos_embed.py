@@ -35,7 +35,7 @@ class Learned1d(nn.Module):
 
 
 class Learned2d(nn.Module):
-    """Half of the vector from the column (X), half from the row (Y); prefix tokens have their own."""
+    """Half of a vector from the column (X), half from the row (Y); prefix tokens have their own."""
 
     def __init__(self, width: int, *, grid: Grid, prefix: int, resize: ResizeMethod) -> None:
         super().__init__()
