@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
@@ -23,3 +24,9 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("no ../shared beside the project")
     return folder
+
+
+@pytest.fixture
+def no_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user sees: outside the tests, nothing checks shapes before the library does."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

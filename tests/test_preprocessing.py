@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -28,12 +27,6 @@ SIZES = [(224, 224), (331, 500), (500, 331), (101, 307), (255, 256), (37, 23)]
 
 def noise(height: int, width: int, channels: int = 3) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, (height, width, channels), dtype=np.uint8)
-
-
-@pytest.fixture
-def no_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a user sees: outside these tests, nothing checks types before the class does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -3,7 +3,6 @@
 import importlib
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -28,12 +27,6 @@ def randomise(module: nn.Module) -> None:
         for value in module.state_dict().values():
             if value.is_floating_point():
                 value.copy_(torch.rand_like(value) + 0.3 if value.ndim == 1 else value)
-
-
-@pytest.fixture
-def no_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a user sees: outside these tests, nothing checks types before the model does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def images(channels: int = C, height: int = H, width: int = W) -> Tensor:

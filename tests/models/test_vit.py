@@ -158,8 +158,11 @@ def test_one_layer_of_several() -> None:
 
 def test_layers_count_from_the_end_too() -> None:
     model, images = build("axial")
-    close(model.attention(images, layers=[-1])[2], solve("axial").attention[2])
-    close(model.features(images, layers=[-3]).layers[0].tokens, solve("axial").layers[0])
+    attention = model.attention(images, layers=[-1, 2])
+    assert sorted(attention) == [-1, 2]
+    close(attention[-1], solve("axial").attention[2])
+    assert torch.equal(attention[2], attention[-1])
+    close(model.features(images, layers=[-3]).layers[-3].tokens, solve("axial").layers[0])
 
 
 def test_looking_inside_leaves_no_trace() -> None:

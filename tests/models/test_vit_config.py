@@ -3,7 +3,6 @@
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
-import jaxtyping
 import pytest
 
 from vitlab.config import from_dict, to_dict
@@ -102,12 +101,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "attention 'lsa' masks a token's view of itself and needs 2 tokens",
     ),
 ]
-
-
-@pytest.fixture
-def no_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a user sees: outside these tests, nothing checks types before the class does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.usefixtures("no_type_checks")

@@ -116,6 +116,19 @@ def test_any_number_of_batch_axes(
 
 
 @both_forms
+def test_a_query_that_sees_nothing_gets_nothing(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_module, "PLAIN_UP_TO", FORMS[form])
+    q, k, v = draw(B, A, M, K), draw(B, A, N, K, seed=1), draw(B, A, N, V, seed=2)
+    mask = torch.ones(M, N, dtype=torch.bool)
+    mask[1] = False
+    y = dot_product_attention(q, k, v, mask)
+    assert not y[:, :, 1].any()
+    assert y.isfinite().all()
+    full = dot_product_attention(q, k, v)
+    torch.testing.assert_close(y[:, :, [0, 2]], full[:, :, [0, 2]], **TOLERANCE)
+
+
+@both_forms
 def test_one_query_and_one_key(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_module, "PLAIN_UP_TO", FORMS[form])
     q, k, v = draw(B, 1, K), draw(B, 1, K), draw(B, 1, V)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.errors import InputError
+from vitlab.errors import ConfigError, InputError
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.parts import build_encoder, build_pool, build_positions
 from vitlab.nn.init import POSITION_STD, init_head, init_projection
@@ -71,7 +71,7 @@ class VisionTransformer(nn.Module):
         for layer in range(self.config.depth):
             x = self.encoder.step(x, grid, tables, layer)
             if layer in wanted:
-                kept[layer] = self._split(x, grid)
+                kept.update(dict.fromkeys(wanted[layer], self._split(x, grid)))
         x = self.encoder.norm(x)
         return Features(**vars(self._split(x, grid)), pooled=self._pool(x), layers=kept)
 
@@ -84,7 +84,8 @@ class VisionTransformer(nn.Module):
         weights = {}
         for layer in range(max(wanted, default=-1) + 1):
             if layer in wanted:
-                weights[layer] = self.encoder.attention_weights(x, grid, tables, layer)
+                found = self.encoder.attention_weights(x, grid, tables, layer)
+                weights.update(dict.fromkeys(wanted[layer], found))
             x = self.encoder.step(x, grid, tables, layer)
         return weights
 
@@ -133,13 +134,14 @@ class VisionTransformer(nn.Module):
             patches=tokens[:, prefix:].unflatten(1, grid),
         )
 
-    def _layer_numbers(self, layers: Iterable[int]) -> set[int]:
+    def _layer_numbers(self, layers: Iterable[int]) -> dict[int, list[int]]:
+        """Number of each requested layer, with the numbers it was asked for by (-1 is the last)."""
         depth = self.config.depth
-        numbers = set()
+        numbers: dict[int, list[int]] = {}
         for layer in layers:
             if not -depth <= layer < depth:
                 raise InputError(f"layer {layer} does not exist; valid: {-depth} to {depth - 1}")
-            numbers.add(layer % depth)
+            numbers.setdefault(layer % depth, []).append(layer)
         return numbers
 
     def _check(self, images: Tensor) -> None:
@@ -149,6 +151,8 @@ class VisionTransformer(nn.Module):
             raise InputError(
                 f"images of shape {list(images.shape)}; valid: [batch, {channels}, height, width]"
             )
+        if not images.is_floating_point():
+            raise InputError(f"images of {images.dtype}; valid: floating point, preprocessed")
         found = (images.shape[2], images.shape[3])
         if found == size:
             return
@@ -157,7 +161,10 @@ class VisionTransformer(nn.Module):
                 f"images of {found[0]}x{found[1]} pixels; the model takes {size[0]}x{size[1]} "
                 f"(dynamic_size=True accepts other sizes)"
             )
-        self.config.grid_for(found)
+        try:
+            self.config.grid_for(found)
+        except ConfigError as error:
+            raise InputError(str(error).replace("image_size", "images of size")) from None
 
 
 def _tokens(config: ViTConfig, count: int, *, std: float) -> nn.Parameter | None:

@@ -60,13 +60,15 @@ def attention_weights(
     *,
     scale: float | None = None,
 ) -> Float[Tensor, "*batch M N"]:
-    """softmax(q kᵀ scale + mask): each row sums to one."""
+    """softmax(q kᵀ scale + mask): each row sums to one, or is zero where a query sees nothing."""
     scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.mT
-    if mask is not None and mask.dtype == torch.bool:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    elif mask is not None:
-        scores = scores + mask
-    return scores.softmax(dim=-1)
+    if mask is None:
+        return scores.softmax(dim=-1)
+    if mask.dtype != torch.bool:
+        return (scores + mask).softmax(dim=-1)
+    weights = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
+    # A query that sees nothing has an empty sum, as in the fused kernels, not 0 / 0.
+    return weights.masked_fill(~mask.any(dim=-1, keepdim=True), 0.0)
 
 
 class MultiHeadAttention(nn.Module):

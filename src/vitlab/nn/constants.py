@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
-LIMIT = 256
+LIMIT = 64
 
 
 def constant(build: Callable[..., T]) -> Callable[..., T]:

@@ -6,7 +6,7 @@ prefix tokens look at everything and are seen by everything.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Int
@@ -55,7 +55,7 @@ class Axial:
 class Sparse:
     """Strided attention of arXiv:1904.10509 in both directions along the raster order.
 
-    A patch sees the `stride` patches around it and every `stride`-th one before and after it.
+    A patch sees half a stride before and after it, and every `stride`-th patch from it on.
     """
 
     stride: int
@@ -75,7 +75,20 @@ class Others:
     """Each token sees all others but not itself: the diagonal mask of LSA, arXiv:2112.13492."""
 
 
-Pattern = Sliding | Axial | Sparse | Others
+@runtime_checkable
+class PatchPattern(Protocol):
+    """Who looks at whom among the patches; hashable, for patterns of your own too."""
+
+    def sees(self, grid: Grid) -> Bool[Tensor, "Q R"]:
+        """True where the patch of a row looks at the patch of a column."""
+        ...
+
+    def groups(self, grid: Grid) -> list[Tensor]:
+        """All patches, in groups that share many of their keys."""
+        ...
+
+
+Pattern = PatchPattern | Others
 
 
 class Groups(NamedTuple):
