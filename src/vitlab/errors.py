@@ -23,12 +23,39 @@ class InputError(VitlabError):
     """Images that the model cannot take."""
 
 
+class FileError(VitlabError):
+    """A file that cannot be written."""
+
+
+class DataError(VitlabError):
+    """Data that is not there, cannot be fetched, or is not what it should be."""
+
+
 class WeightsError(VitlabError):
     """A weight file that cannot be read, or that does not fit the model."""
 
 
 class PreprocessingUnknown(VitlabError):
     """Nothing says how images must be prepared for these weights."""
+
+
+class Diverged(VitlabError):
+    """Training that left the finite numbers."""
+
+    def __init__(self, step: int, loss: float, grad_norm: float) -> None:
+        super().__init__(
+            f"diverged at step {step}: loss {loss:.4g}, gradient norm {grad_norm:.4g}; "
+            f"the last checkpoint is intact: try a lower rate (--set optimizer.lr=…), "
+            f"a longer warm-up (--set schedule.warmup=…) or changes.qk_norm=true"
+        )
+
+
+class Interrupted(Exception):
+    """A run that was asked to stop and has saved its state; no mistake of anybody's."""
+
+    def __init__(self, signal: int, step: int, steps: int) -> None:
+        super().__init__(f"stopped after step {step} of {steps}; the state is saved")
+        self.signal = signal
 
 
 class MissingExtra(VitlabError):

@@ -57,12 +57,13 @@ def dry_run(
 ) -> T:
     """What `forward` returns for a copy of `model` in eval mode, and images, that hold no memory.
 
-    A model that looks at values cannot run so: for it, `forward` is called again with a true copy.
+    Gradients are on: without them a model may leave out what nothing reads. A model that looks at
+    values cannot run on the meta device: for it, `forward` is called again with a true copy.
     `owned` says that `model` is on the meta device and nobody else's: it is not copied.
     """
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    with torch.inference_mode(False), torch.no_grad(), _unfused_multihead_attention():
+    with torch.inference_mode(False), torch.enable_grad(), _unfused_multihead_attention():
         try:
             images = torch.empty(*input_size, dtype=dtype, device="meta")
             return forward((model if owned else meta_copy(model)).eval(), images)

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -29,5 +30,10 @@ class Mlp(nn.Module):
         init_mlp(self.fc2)
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        x = self.dropout(F.gelu(self.fc1(x), approximate=self.approximate))  # [B, N, F]
-        return self.dropout(self.fc2(x))
+        x = self.fc1(x)  # [B, N, F]
+        if torch.is_grad_enabled():
+            x = F.gelu(x, approximate=self.approximate)
+        else:
+            # In place: the widest tensor of the model is not needed again.
+            torch.ops.aten.gelu_(x, approximate=self.approximate)
+        return self.dropout(self.fc2(self.dropout(x)))

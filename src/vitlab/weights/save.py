@@ -2,17 +2,16 @@
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from vitlab.config import to_dict
 from vitlab.errors import WeightsError
+from vitlab.files import replacing, write_json
 from vitlab.models.vit import VisionTransformer
 from vitlab.weights.container import CONFIG_KEY
 from vitlab.weights.formats import layout_named
@@ -136,39 +135,7 @@ def _save_folder(
     folder.mkdir(exist_ok=True)
     _save_file(model, folder / "model.safetensors", ".safetensors", rules, state)
     source = cast(WeightSource | None, model.source)
-    _write_json(folder / "config.json", huggingface_config(model.config, source))
+    write_json(folder / "config.json", huggingface_config(model.config, source))
     if source is not None and source.preprocessing is not None:
         processor = huggingface_processor(source.preprocessing)
-        _write_json(folder / "preprocessor_config.json", processor)
-
-
-def _write_json(path: Path, content: dict[str, object]) -> None:
-    with replacing(path) as file:
-        file.write(json.dumps(content, indent=2).encode() + b"\n")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when it is complete, and never otherwise."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be written ({error.strerror})") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException as error:
-        Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise WeightsError(f"{path}: cannot be written ({error.strerror})") from error
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        write_json(folder / "preprocessor_config.json", processor)
