@@ -2,6 +2,7 @@
 
 import importlib
 import random
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 harness: Any = importlib.import_module("harness")
+forward: Any = importlib.import_module("forward")
 
 
 def sleeper(milliseconds: float) -> Callable[[], float]:
@@ -127,3 +129,58 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
         covered += found.low <= 1.1 <= found.high
     # Binomial with 95 % over 100 trials: below 85 about once in 100,000.
     assert covered >= 85
+
+
+def setting(ratios: list[float], *, sgemm: tuple[float, ...] = (0.1,), asleep: float = 0.0) -> Any:
+    """Rounds in which we needed a second and timm `ratio` seconds."""
+    rounds = [
+        {
+            "vitlab": harness.Turn(seconds=1.0, asleep=asleep),
+            "timm": harness.Turn(seconds=ratio, asleep=0.0),
+            "sgemm": harness.Turn(seconds=sgemm[index % len(sgemm)], asleep=0.0),
+        }
+        for index, ratio in enumerate(ratios)
+    ]
+    memory = {name: harness.Memory(ever=3_000_000, running=2_000_000) for name in rounds[0]}
+    flops = 10 * forward.SGEMM_SIDE**3
+    return forward.Setting(model="vit_ti16", batch=8, flops=flops, rounds=rounds, memory=memory)
+
+
+def test_share_of_sgemm() -> None:
+    # Ten cubes in a second, where the limit is two in a tenth of one.
+    assert setting([2.0]).share_of_sgemm("vitlab") == pytest.approx(0.5)
+    assert setting([2.0]).share_of_sgemm("timm") == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict"),
+    [([1.2, 1.3, 1.4], "faster"), ([0.5, 0.9, 1.1, 1.4], "no difference shown")],
+)
+def test_report_ranks_only_where_the_interval_allows(ratios: list[float], verdict: str) -> None:
+    text = forward.report([setting(ratios)], ["timm"])
+    assert text.splitlines()[0] == f"vitlab against timm: {verdict}"
+    assert text.splitlines()[2].split()[:4] == [
+        "vit_ti16",
+        "b8",
+        "1000.0",
+        f"{_median(ratios):.1f}",
+    ]
+
+
+def _median(ratios: list[float]) -> float:
+    return 1e3 * statistics.median(ratios)
+
+
+def test_networks_that_disagree_are_not_timed() -> None:
+    forward.check_agreement({"vitlab": [[1.0, 2.0]], "timm": [[1.0, 2.00005]]}, ["timm"])
+    for wrong in (2.001, float("nan")):
+        with pytest.raises(SystemExit, match="timm: logits differ"):
+            forward.check_agreement({"vitlab": [[1.0, 2.0]], "timm": [[1.0, wrong]]}, ["timm"])
+
+
+def test_disturbances_are_told() -> None:
+    assert forward.disturbances([setting([1.0] * 4)]) == []
+    busy, restless = forward.disturbances([setting([1.0] * 4, sgemm=(0.1, 0.2), asleep=0.3)])
+    assert "busy machine" in busy
+    assert "2.0x" in busy
+    assert "0.30 s of CPU" in restless

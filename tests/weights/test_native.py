@@ -11,7 +11,7 @@ import torch
 import vitlab
 from reference.random_weights import randomise
 from vitlab.config import to_dict
-from vitlab.errors import ConfigError, UnknownName, WeightsError
+from vitlab.errors import ConfigError, FileError, UnknownName, WeightsError
 from vitlab.preprocessing import Preprocessing
 
 BASE: dict[str, Any] = {
@@ -109,7 +109,7 @@ def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(WeightsError, match="No space left"):
+    with pytest.raises(FileError, match="No space left"):
         vitlab.save_weights(build(classes=5), path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
