@@ -8,10 +8,10 @@ A ratio is their time divided by ours: above 1 we are faster. Needs the extra `d
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
-import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -170,14 +170,21 @@ def _estimate_cells(found: Estimate) -> tuple[str, str]:
     return f"{found.ratio:.3f}", f"{found.low:.3f} to {found.high:.3f}"
 
 
+def _finite(found: Estimate) -> dict[str, float | None]:
+    """JSON has no infinity: an interval without end has none."""
+    return {name: v if math.isfinite(v) else None for name, v in asdict(found).items()}
+
+
 def as_json(settings: list[Setting], peers: list[str], options: argparse.Namespace) -> Any:
     """Everything that was measured, and what it was measured on."""
     return {
         "machine": {"processor": platform.processor(), "system": platform.platform()},
         "options": {**vars(options), "json": str(options.json)},
         "peers": {
-            peer: asdict(compare([setting.against(peer) for setting in settings])) for peer in peers
+            peer: _finite(compare([setting.against(peer) for setting in settings]))
+            for peer in peers
         },
+        "disturbances": disturbances(settings),
         "settings": [
             {
                 **asdict(setting),
@@ -232,7 +239,7 @@ def main() -> None:
             settings.append(measure(model, batch, options.peers, options, progress))
     print(f"\n{report(settings, options.peers)}")
     for disturbance in disturbances(settings):
-        print(f"warning: {disturbance}", file=sys.stderr)
+        print(f"warning: {disturbance}; measure again before quoting this")
     if options.json is not None:
         options.json.write_text(json.dumps(as_json(settings, options.peers, options), indent=1))
 

@@ -186,7 +186,13 @@ class Estimate:
 def compare(
     ratios: Sequence[Sequence[float]], *, level: float = 0.95, resamples: int = 4000, seed: int = 0
 ) -> Estimate:
-    """Geometric mean over settings of each one's median ratio; the interval resamples rounds."""
+    """Geometric mean over settings of each one's median ratio; the interval resamples rounds.
+
+    Too few rounds give an interval without ends: all n of them enclose the true median with
+    probability 1 - 2 ** (1 - n) only, and no resampling can know more.
+    """
+    if any(1 - 2.0 ** (1 - len(setting)) < level for setting in ratios):
+        return Estimate(ratio=_centre(ratios), low=0.0, high=math.inf)
     draw = random.Random(seed)
     resampled = sorted(
         _centre([draw.choices(setting, k=len(setting)) for setting in ratios])

@@ -179,7 +179,8 @@ class SelfAttention(nn.Module):
     def forward(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B N D"]:
         q, k, v = self._project(x, grid)
         y = self._attend(q, k, v, grid)  # [B, A, N, K]
-        return self.dropout(self.proj(rearrange(y, "b a n k -> b n (a k)")))
+        y = self.proj(rearrange(y, "b a n k -> b n (a k)"))
+        return self.dropout(y) if self.training else y
 
     def weights(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B A N N"]:
         """The softmax weights, zero where a pattern does not look; `forward` never makes them."""

@@ -44,17 +44,23 @@ class EncoderBlock(nn.Module):
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)
         self.mlp = mlp
         self.scale1, self.scale2 = (
-            nn.Identity() if layer_scale is None else LayerScale(width, init=layer_scale)
-            for _ in range(2)
+            None if layer_scale is None else LayerScale(width, init=layer_scale) for _ in range(2)
         )
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B N D"]:
         if self.norm_first:
-            x = x + self.drop_path(self.scale1(self.attention(self.norm1(x), grid)))
-            return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))))
-        x = self.norm1(x + self.drop_path(self.scale1(self.attention(x, grid))))
-        return self.norm2(x + self.drop_path(self.scale2(self.mlp(x))))
+            x = x + self._branch(self.attention(self.norm1(x), grid), self.scale1)
+            return x + self._branch(self.mlp(self.norm2(x)), self.scale2)
+        x = self.norm1(x + self._branch(self.attention(x, grid), self.scale1))
+        return self.norm2(x + self._branch(self.mlp(x), self.scale2))
+
+    def _branch(
+        self, y: Float[Tensor, "B N D"], scale: LayerScale | None
+    ) -> Float[Tensor, "B N D"]:
+        """What is added to the residual path."""
+        y = y if scale is None else scale(y)
+        return self.drop_path(y) if self.training else y
 
     def attention_weights(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B A N N"]:
         """What this block's attention looks at when its input is `x`."""
