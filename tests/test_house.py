@@ -15,7 +15,7 @@ import vitlab
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "numpy", "PIL", "matplotlib", "safetensors", "jaxtyping", "einops")
-COMMANDS = ("models", "summary", "info", "convert", "predict", "demo")
+COMMANDS = ("models", "summary", "train", "evaluate", "info", "convert", "predict", "demo", "data")
 
 
 def run_python(*arguments: str, folder: Path = ROOT) -> str:

@@ -1,6 +1,8 @@
 """The Vision Transformer, whole; public names are imported when first used, torch with them."""
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from vitlab.nn.attention import dot_product_attention as dot_product_attention
     from vitlab.preprocessing import Preprocessing as Preprocessing
     from vitlab.registry import register as register
+    from vitlab.tasks.evaluate import evaluate as evaluate
+    from vitlab.tasks.train import train as train
     from vitlab.weights.create import create_model as create_model
     from vitlab.weights.load import load_weights as load_weights
     from vitlab.weights.save import save_weights as save_weights
@@ -28,11 +32,13 @@ _HOMES = {
     "VitlabError": "vitlab.errors",
     "create_model": "vitlab.weights.create",
     "dot_product_attention": "vitlab.nn.attention",
+    "evaluate": "vitlab.tasks.evaluate",
     "load": "vitlab.inference.classifier",
     "load_weights": "vitlab.weights.load",
     "register": "vitlab.registry",
     "save_weights": "vitlab.weights.save",
     "summary": "vitlab.models.summary",
+    "train": "vitlab.tasks.train",
     "variants": "vitlab.models.variants",
 }
 
@@ -49,3 +55,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """`vitlab.train` is the function, also once the subpackage of that name is imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -76,8 +76,29 @@ ATTENTIONS = Registry(
     },
 )
 VARIANTS = Registry("variant", {}, reserved="vitlab.models.variants:built_in")
+DATASETS = Registry(
+    "dataset",
+    {
+        "sample": "vitlab.data.sample:SAMPLE",
+        "digits": "vitlab.data.digits:DIGITS",
+        "cifar10": "vitlab.data.cifar:CIFAR10",
+        "cifar100": "vitlab.data.cifar:CIFAR100",
+        "fashion-mnist": "vitlab.data.fashion:FASHION_MNIST",
+    },
+)
+RECIPES = Registry(
+    "recipe",
+    {
+        "default": "vitlab.recipes.small:default",
+        "demo": "vitlab.recipes.small:demo",
+        "seed": "vitlab.recipes.small:seed",
+    },
+)
 
-REGISTRIES = {registry.kind: registry for registry in (STEMS, POSITIONS, ATTENTIONS, VARIANTS)}
+REGISTRIES = {
+    registry.kind: registry
+    for registry in (STEMS, POSITIONS, ATTENTIONS, VARIANTS, DATASETS, RECIPES)
+}
 
 
 @overload

@@ -46,7 +46,9 @@ def test_version(command: Command) -> None:
     assert command("--version").out == f"vitlab {vitlab.__version__}\n"
 
 
-@pytest.mark.parametrize("name", ["models", "summary", "info", "convert", "predict", "demo"])
+@pytest.mark.parametrize(
+    "name", ["models", "summary", "train", "evaluate", "info", "convert", "predict", "demo"]
+)
 def test_every_command_has_help_and_json(command: Command, name: str) -> None:
     outcome = command(name, "--help")
     assert outcome.code == 0

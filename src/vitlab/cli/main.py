@@ -10,18 +10,22 @@ import typer
 
 from vitlab import __version__
 from vitlab.cli.convert import convert
+from vitlab.cli.data import data
 from vitlab.cli.demo import demo
+from vitlab.cli.evaluate import evaluate
 from vitlab.cli.info import info
 from vitlab.cli.models import models
 from vitlab.cli.predict import predict
 from vitlab.cli.summary import summary
+from vitlab.cli.train import train
 from vitlab.errors import VitlabError
 
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]}, pretty_exceptions_enable=False
 )
-for command in (models, summary, predict, info, convert, demo):
+for command in (models, summary, train, predict, evaluate, info, convert, demo):
     app.command()(command)
+app.add_typer(data, name="data")
 
 
 def _show_version(wanted: bool) -> None:

@@ -4,18 +4,19 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitlab.errors import InputError, VitlabError
-from vitlab.models.vit import VisionTransformer
 from vitlab.preprocessing import Preprocessing, Source
+from vitlab.weights.bundle import is_bundle, load_bundle
 from vitlab.weights.load import load_weights
 from vitlab.weights.source import WeightSource
 
@@ -37,12 +38,13 @@ class Prediction:
 class Classifier:
     """A model with all that it needs to answer for an image file."""
 
-    def __init__(self, model: VisionTransformer, source: WeightSource) -> None:
-        self.model = model.eval()
+    def __init__(self, model: nn.Module, source: WeightSource) -> None:
+        self.model: Any = model.eval()
         self.source = source
-        self.labels = source.labels or tuple(str(number) for number in range(model.config.classes))
-        if len(self.labels) != model.config.classes:
-            raise VitlabError(f"{len(self.labels)} labels for {model.config.classes} classes")
+        classes: int = cast(Any, model).config.classes
+        self.labels = source.labels or tuple(str(number) for number in range(classes))
+        if len(self.labels) != classes:
+            raise VitlabError(f"{len(self.labels)} labels for {classes} classes")
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -96,8 +98,11 @@ class Classifier:
 
 
 def load(path: str | os.PathLike[str], **changes: Any) -> Classifier:
-    """A classifier from a weight file or a folder that holds one."""
-    model = load_weights(path, **changes)
+    """A classifier from a run, a bundle, a weight file, or a folder that holds one."""
+    folder = Path(path) / "bundle" if (Path(path) / "bundle").is_dir() else Path(path)
+    if is_bundle(folder) and not changes:
+        return Classifier(*load_bundle(folder))
+    model = load_weights(folder, **changes)
     return Classifier(model, model.source)
 
 

@@ -1,0 +1,154 @@
+"""`vitlab evaluate`: how good a model is, and where it fails."""
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vitlab.cli.options import Json
+from vitlab.cli.output import print_json, print_pairs, print_table
+
+if TYPE_CHECKING:
+    from vitlab.evaluate.classify import Evaluation
+    from vitlab.tasks.evaluate import Evaluated, Watch
+
+SHOWN = 20
+"""Classes that the table has room for; of more, the weakest are shown."""
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A run, a bundle or a weight file.")],
+    data: Annotated[str, typer.Option(help="A dataset's name, or a folder of images.")],
+    split: Annotated[
+        str, typer.Option(help="test, train, or validation: what a run holds out from train.")
+    ] = "test",
+    tta: Annotated[
+        bool, typer.Option("--tta", help="Average over each image and its mirror image.")
+    ] = False,
+    temperature: Annotated[
+        bool,
+        typer.Option("--temperature", help="Fit a temperature on images held out from train."),
+    ] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes that decode files; 0: none but this one.")
+    ] = 0,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch the data if need be.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a page with pictures.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Measure accuracy, loss and calibration; every image counts once."""
+    from vitlab.tasks.evaluate import evaluate as run
+    from vitlab.tasks.evaluate import report_of
+    from vitlab.tasks.report.write import write_page
+
+    with _progress() as watch:
+        found = run(
+            model,
+            data,
+            split=split,
+            tta=tta,
+            temperature=temperature,
+            batch_size=batch_size,
+            workers=workers,
+            download=download,
+            watch=watch,
+        )
+    if output is not None:
+        command = _command(model, data, split=split, tta=tta, temperature=temperature)
+        write_page(output, report_of(found, command))
+    if json:
+        print_json(_facts(found))
+        return
+    print_pairs(_lines(found))
+    print()
+    _print_classes(found.evaluation)
+    if output is not None:
+        print(f"\nreport: {output}")
+
+
+def _command(model: str, data: str, *, split: str, tta: bool, temperature: bool) -> str:
+    """What gives the same numbers again."""
+    switches = [name for name, on in (("--tta", tta), ("--temperature", temperature)) if on]
+    return shlex.join(["vitlab", "evaluate", model, "--data", data, "--split", split, *switches])
+
+
+@contextmanager
+def _progress() -> "Iterator[Watch | None]":
+    """A bar on a terminal, nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("images", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _facts(found: "Evaluated") -> dict[str, Any]:
+    return {
+        "model": found.model,
+        "data": found.source.name,
+        "split": found.split,
+        **found.evaluation.to_dict(),
+        "broken": found.broken,
+    }
+
+
+def _lines(found: "Evaluated") -> list[tuple[str, str]]:
+    evaluation = found.evaluation
+    low, high = evaluation.interval
+    lines = [
+        ("images", f"{evaluation.images:,} ({found.split} of {found.source.name})"),
+        ("accuracy", f"{evaluation.accuracy:.2%} (95% interval {low:.2%} to {high:.2%})"),
+    ]
+    if evaluation.top < len(evaluation.labels):
+        lines.append((f"top-{evaluation.top}", f"{evaluation.top5:.2%}"))
+    lines += [
+        ("loss", f"{evaluation.loss:.4f}"),
+        ("calibration error", f"{evaluation.reliability.ece:.2%}"),
+    ]
+    if evaluation.scaled is not None:
+        scaled = evaluation.scaled
+        images = f"{scaled.temperature.images:,} held-out images"
+        lines += [
+            ("temperature", f"{scaled.temperature.value:.3f} (fitted on {images})"),
+            ("with it", f"loss {scaled.loss:.4f}, calibration error {scaled.reliability.ece:.2%}"),
+        ]
+    if found.broken:
+        lines.append(("not readable", f"{len(found.broken):,} (not counted)"))
+    return lines
+
+
+def _print_classes(evaluation: "Evaluation") -> None:
+    present = [item for item in evaluation.classes if item.support]
+    shown = sorted(present, key=lambda item: item.f1 or 0.0)[:SHOWN]
+    if len(present) <= SHOWN:
+        shown = present
+    print_table(
+        ("class", "precision", "recall", "F1", "images"),
+        (
+            (
+                item.label,
+                *("-" if part is None else f"{part:.1%}" for part in _parts(item)),
+                str(item.support),
+            )
+            for item in shown
+        ),
+    )
+    if len(shown) < len(present):
+        print(f"the {len(shown)} weakest of {len(present):,} classes; --json has all")
+
+
+def _parts(item: Any) -> tuple[float | None, ...]:
+    return item.precision, item.recall, item.f1

@@ -1,0 +1,92 @@
+"""How a training run goes: a live line on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from vitlab.tasks.run_folder import Plan
+    from vitlab.train.log import Metric
+
+PLAIN_EVERY = 10.0
+"""Seconds between two plain lines."""
+
+
+class LiveView:
+    """Loss, accuracy, speed and rate of the run, and when it will end."""
+
+    def __init__(self, console: Console, bar: Progress | None) -> None:
+        self._console = console
+        self._bar = bar
+        self._task: TaskID | None = None
+        self._values: dict[str, float] = {}
+        self._steps = self._batch = 0
+        self._start: tuple[float, int] | None = None
+        self._shown = 0.0
+
+    def begin(self, plan: "Plan") -> None:
+        """Say what is going to happen."""
+        train = plan.train
+        self._steps, self._batch = plan.steps, train.batch_size
+        self._say(
+            f"{train.model} on {plan.data}: {plan.steps:,} steps of {train.batch_size} images"
+        )
+        if self._bar is not None:
+            self._task = self._bar.add_task("", total=plan.steps)
+
+    def metric(self, metric: "Metric") -> None:
+        """Take in one number of the log."""
+        self._values[f"{metric['split']} {metric['name']}"] = metric["value"]
+        now, step = time.monotonic(), metric["step"]
+        if self._start is None:
+            self._start = (now, step)
+        text = self._line(now, step)
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=step, description=text)
+        elif metric["split"] == "validation" and metric["name"] == "accuracy":
+            self._say(f"step {step:,} of {self._steps:,}: {text}")
+        elif now - self._shown > PLAIN_EVERY:
+            self._say(f"step {step:,} of {self._steps:,}: {text}{self._estimate(now, step)}")
+
+    def _line(self, now: float, step: int) -> str:
+        names = {
+            "train loss": "loss {:.3f}",
+            "validation accuracy": "accuracy {:.1%}",
+            "train lr": "rate {:.2g}",
+        }
+        parts = [text.format(self._values[k]) for k, text in names.items() if k in self._values]
+        if self._start is not None and step > self._start[1]:
+            speed = (step - self._start[1]) * self._batch / (now - self._start[0])
+            parts.append(f"{speed:,.0f} images/s")
+        return ", ".join(parts)
+
+    def _estimate(self, now: float, step: int) -> str:
+        if self._start is None or step <= self._start[1]:
+            return ""
+        left = (self._steps - step) * (now - self._start[0]) / (step - self._start[1])
+        return f", {left / 60:.1f} min left"
+
+    def _say(self, text: str) -> None:
+        self._shown = time.monotonic()
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def live_view(stream: IO[str]) -> Iterator[LiveView]:
+    """Somebody to tell how a run goes, as long as it goes."""
+    console = Console(file=stream)
+    if not console.is_terminal:
+        yield LiveView(console, None)
+        return
+    columns = (
+        BarColumn(),
+        TextColumn("{task.completed:,}/{task.total:,}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console) as bar:
+        yield LiveView(console, bar)

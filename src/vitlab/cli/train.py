@@ -1,0 +1,94 @@
+"""`vitlab train`: a recipe, data, and a folder for what comes of it."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vitlab.cli.live import live_view
+from vitlab.cli.options import Json, parse_changes
+from vitlab.cli.output import print_json
+from vitlab.errors import ConfigError, Interrupted
+
+
+def train(
+    out: Annotated[Path, typer.Option(metavar="RUN", help="Folder of the run.")],
+    recipe: Annotated[str, typer.Argument(help="A recipe's name.")] = "default",
+    data: Annotated[
+        str | None, typer.Option(metavar="NAME|FOLDER", help="What to train on.")
+    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Budget in epochs.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget in updates.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Budget in minutes; the speed is measured first.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images of one update.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a field of the recipe, or model.FIELD of the model; repeatable.",
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch the data if it is missing.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Train a model; interrupted at any moment, it continues with --resume."""
+    from vitlab.tasks.run_folder import resume_command
+    from vitlab.tasks.train import Watcher
+    from vitlab.tasks.train import train as run_training
+
+    wanted = _changes(changes, epochs, steps, minutes, batch_size, seed)
+    if resume and wanted:
+        raise ConfigError(f"--resume continues the run as it was decided, without {min(wanted)}")
+    with live_view(sys.stderr if json else sys.stdout) as view:
+        watcher = Watcher(begin=lambda plan, files: view.begin(plan), metric=view.metric)
+        try:
+            run = run_training(
+                recipe,
+                data=data,
+                out=out,
+                changes=wanted,
+                resume=resume,
+                download=download,
+                watcher=watcher,
+            )
+        except Interrupted as stop:
+            print(f"{stop}; continue: {resume_command(out)}", file=sys.stderr)
+            raise typer.Exit(128 + stop.signal) from None
+    if json:
+        print_json({"bundle": str(run.bundle), "report": str(run.report), **run.metrics})
+    else:
+        low, high = run.evaluation.interval
+        print(
+            f"{run.split} accuracy {run.evaluation.accuracy:.2%} ({low:.1%} to {high:.1%}, "
+            f"{run.evaluation.images:,} images)\nmodel:  {run.bundle}\nreport: {run.report}"
+        )
+
+
+def _changes(
+    texts: list[str] | None,
+    epochs: float | None,
+    steps: int | None,
+    minutes: float | None,
+    batch_size: int | None,
+    seed: int | None,
+) -> dict[str, Any]:
+    changes: dict[str, Any] = dict(parse_changes(texts))
+    budgets = {"epochs": epochs, "steps": steps, "minutes": minutes}
+    given = {name: value for name, value in budgets.items() if value is not None}
+    if len(given) > 1:
+        raise ConfigError(f"--{' and --'.join(given)}: a run has one budget")
+    for name, value in given.items():
+        changes |= {"budget": float(value), "budget_in": name}
+    if batch_size is not None:
+        changes["batch_size"] = batch_size
+    if seed is not None:
+        changes["seed"] = seed
+    return changes

@@ -1,0 +1,153 @@
+"""Data by name or path: what every training, evaluation and study is given."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitlab.data.checksum import check_file
+from vitlab.data.download import SILENT, Progress
+from vitlab.data.home import homes
+from vitlab.data.images import ImageSet
+from vitlab.errors import DataError, UnknownName
+from vitlab.registry import DATASETS
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """Labelled images, opened split by split: training does not open the test split."""
+
+    name: str
+    labels: tuple[str, ...]
+    """The class of each label number."""
+    channels: int
+    image_size: tuple[int, int] | None
+    """Height and width, or None where each file has its own."""
+    open_train: Callable[[], ImageSet]
+    open_test: Callable[[], ImageSet] | None
+    mean: tuple[float, ...]
+    """Per channel, of the training images' values in [0, 1]."""
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredFile:
+    """One file of a dataset as it lies in a data home."""
+
+    name: str
+    size: int
+    checksum: str | None
+    """None where only the archive that it comes in has a known one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mirror:
+    """One place that a dataset can be had from."""
+
+    name: str
+    deliver: Callable[[Path, Path, Progress], None]
+    """Fill the second folder with the dataset's files; the first keeps what is half fetched."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A dataset with a name: what it is, where it may lie, where it can be had."""
+
+    name: str
+    title: str
+    licence: str
+    classes: int
+    images: tuple[int, int]
+    """Number of training and of test images."""
+    open: Callable[[Path], DataSource]
+    """The data in a folder that holds `files`."""
+    files: tuple[StoredFile, ...] = ()
+    """Without any, the data is part of the package."""
+    folders: tuple[str, ...] = ()
+    """Other names of its folder in a data home, or absolute paths, where it may lie as well."""
+    suffixes: tuple[str, ...] = ("",)
+    """Endings that its files may have there: `.gz` where the reader decompresses."""
+    mirrors: tuple[Mirror, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return sum(file.size for file in self.files)
+
+    def find(self) -> Path | None:
+        """The folder that holds every file, or None."""
+        candidates = (home / folder for home in homes() for folder in (self.name, *self.folders))
+        return next(filter(self._complete, candidates), None)
+
+    def verify(self, folder: Path) -> None:
+        """Raise unless every file in the folder is the original."""
+        for file in self.files:
+            path = folder / file.name
+            if not path.is_file():
+                raise DataError(f"{file.name} is missing")
+            check_file(path, size=file.size, checksum=file.checksum)
+
+    def _complete(self, folder: Path) -> bool:
+        return all(any(_fits(folder, file, end) for end in self.suffixes) for file in self.files)
+
+
+def _fits(folder: Path, file: StoredFile, suffix: str) -> bool:
+    try:
+        size = (folder / (file.name + suffix)).stat().st_size
+    except OSError:
+        return False
+    return bool(suffix) or size == file.size
+
+
+def open_data(
+    spec: str | os.PathLike[str], *, download: bool = False, progress: Progress = SILENT
+) -> DataSource:
+    """The dataset of a name, or a folder of images; nothing is fetched unless `download`."""
+    name = os.fspath(spec)
+    if name not in DATASETS:
+        return _open_path(name)
+    entry = DATASETS[name]
+    if not isinstance(entry, Dataset):
+        return _registered(name, entry())
+    if not entry.files:
+        return entry.open(Path())
+    folder = entry.find()
+    if folder is None and download:
+        from vitlab.data.fetch import fetch
+
+        folder = fetch(entry, progress).path
+    if folder is None:
+        raise DataError(
+            f"{name} is not in {' or '.join(map(str, homes()))}; get it: vitlab data fetch {name}"
+        )
+    return entry.open(folder)
+
+
+def dataset(name: str) -> Dataset:
+    """What is known of the dataset of a name."""
+    if name not in DATASETS:
+        raise UnknownName("dataset", name, DATASETS)
+    entry = DATASETS[name]
+    if isinstance(entry, Dataset):
+        return entry
+    raise DataError(f"{name} was registered as a function: it has nothing to fetch")
+
+
+def _open_path(spec: str) -> DataSource:
+    from vitlab.data.folder import open_folder
+
+    path = Path(spec).expanduser()
+    if path.exists():
+        return open_folder(path)
+    if "/" in spec or os.sep in spec:
+        raise DataError(f"{spec}: no such folder")
+    raise UnknownName("dataset or folder", spec, DATASETS)
+
+
+def _registered(name: str, found: object) -> DataSource:
+    if isinstance(found, DataSource):
+        return found
+    raise DataError(
+        f"dataset {name!r} gave a {type(found).__name__}; valid: a function without arguments "
+        "that returns a DataSource"
+    )

@@ -1,0 +1,208 @@
+"""One file over HTTP: resumed where it stopped, verified, and in place only when it is whole."""
+
+import http.client
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NoReturn, Protocol, runtime_checkable
+
+from vitlab.data.checksum import BLOCK, check_file
+from vitlab.errors import DataError
+
+TIMEOUT = 20.0
+"""Seconds without a byte from a server after which it counts as gone."""
+ATTEMPTS = 5
+"""Times that a broken transfer is resumed as long as each brings something."""
+PAUSE = 0.5
+"""Seconds before the first new attempt; they double from one to the next."""
+TRY_LATER = (408, 429, 500, 502, 503, 504)
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """Somebody who is told how a download goes."""
+
+    def note(self, line: str) -> None:
+        """Something worth a line: what is tried, and what failed."""
+
+    def advance(self, what: str, done: int, total: int) -> None:
+        """So many of so many bytes of one thing are there."""
+
+
+class Silent:
+    """Tells nobody."""
+
+    def note(self, line: str) -> None:
+        """Say nothing."""
+
+    def advance(self, what: str, done: int, total: int) -> None:
+        """Show nothing."""
+
+
+SILENT = Silent()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemoteFile:
+    """A file on a server, known exactly before it is fetched."""
+
+    url: str
+    size: int
+    """Bytes; a server that announces or sends another number is not believed."""
+    checksum: str
+
+    def __post_init__(self) -> None:
+        if urllib.parse.urlsplit(self.url).scheme not in ("http", "https"):
+            raise DataError(f"{self.url} is not an http or https address")
+
+    @property
+    def name(self) -> str:
+        """The last part of the address, as a file is named."""
+        return Path(urllib.parse.unquote(urllib.parse.urlsplit(self.url).path)).name
+
+    @property
+    def host(self) -> str:
+        """The server."""
+        return urllib.parse.urlsplit(self.url).netloc
+
+
+class _Interrupted(Exception):
+    """The transfer broke, and trying again is worth it."""
+
+
+def download(remote: RemoteFile, folder: Path, progress: Progress = SILENT) -> Path:
+    """Bring a file into a folder and return its path; what is there already is not fetched."""
+    target, part = folder / remote.name, folder / f"{remote.name}.part"
+    if target.exists():
+        try:
+            check_file(target, size=remote.size, checksum=remote.checksum)
+        except DataError:
+            target.unlink()
+        else:
+            return target
+    resumed = _held(part, remote.size) > 0
+    _receive_all(remote, part, progress)
+    try:
+        check_file(part, size=remote.size, checksum=remote.checksum)
+    except DataError as error:
+        part.unlink()
+        if not resumed:
+            raise
+        progress.note(f"{error}: what was there from an earlier try is no good, starting anew")
+        return download(remote, folder, progress)
+    sync(part)
+    part.replace(target)
+    return target
+
+
+def sync(path: Path) -> None:
+    """Let a file's content, or a folder's names, reach the disk."""
+    if os.name == "nt" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _held(part: Path, size: int) -> int:
+    """How many bytes an earlier try left; more than the file has are worth nothing."""
+    held = part.stat().st_size if part.exists() else 0
+    if held > size:
+        part.unlink()
+        return 0
+    return held
+
+
+def _receive_all(remote: RemoteFile, part: Path, progress: Progress) -> None:
+    pause = PAUSE
+    for attempt in range(ATTEMPTS):
+        held = _held(part, remote.size)
+        if held == remote.size:
+            return
+        try:
+            _receive(remote, part, progress)
+        except _Interrupted as interruption:
+            stuck = attempt > 0 and _held(part, remote.size) <= held
+            if stuck or attempt == ATTEMPTS - 1:
+                raise DataError(str(interruption)) from interruption
+            progress.note(f"{remote.host}: {interruption}; trying again")
+            time.sleep(pause)
+            pause *= 2
+
+
+def _receive(remote: RemoteFile, part: Path, progress: Progress) -> None:
+    """One transfer, from where the part file ends."""
+    held = _held(part, remote.size)
+    headers = {"User-Agent": "vitlab", "Accept-Encoding": "identity"}
+    if held:
+        headers["Range"] = f"bytes={held}-"
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(remote.url, headers=headers), timeout=TIMEOUT
+        ) as response:
+            start = _first_byte(response, held)
+            _check_length(response, remote, start)
+            with part.open("r+b" if start else "wb") as file:
+                file.seek(start)
+                file.truncate()
+                _copy(response, file, remote, progress)
+    except urllib.error.HTTPError as error:
+        _judge(error, part)
+    except urllib.error.URLError as error:
+        raise DataError(f"not reached ({error.reason})") from error
+    except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+        raise _Interrupted(str(error) or type(error).__name__) from error
+    if part.stat().st_size < remote.size:
+        raise _Interrupted(f"ended after {part.stat().st_size} of {remote.size} bytes")
+
+
+def _judge(error: urllib.error.HTTPError, part: Path) -> NoReturn:
+    message = f"HTTP {error.code} {error.reason}"
+    error.close()
+    if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and part.exists():
+        part.unlink()
+        raise _Interrupted(message) from error
+    if error.code in TRY_LATER:
+        raise _Interrupted(message) from error
+    raise DataError(message) from error
+
+
+def _first_byte(response: http.client.HTTPResponse, held: int) -> int:
+    """Where the answer begins: a server that cannot resume sends everything again."""
+    if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+        return 0
+    range_ = response.headers.get("Content-Range", "")
+    if not range_.startswith(f"bytes {held}-"):
+        raise DataError(f"asked for bytes from {held} on, got {range_!r}")
+    return held
+
+
+def _check_length(response: http.client.HTTPResponse, remote: RemoteFile, start: int) -> None:
+    length = response.headers.get("Content-Length")
+    if length is not None and length.isdecimal() and int(length) != remote.size - start:
+        raise DataError(f"announces {int(length) + start} bytes instead of {remote.size}")
+
+
+def _copy(
+    response: http.client.HTTPResponse, file: BinaryIO, remote: RemoteFile, progress: Progress
+) -> None:
+    progress.advance(remote.name, file.tell(), remote.size)
+    while True:
+        try:
+            block = response.read(BLOCK)
+        except OSError as error:  # a time-out, a reset
+            raise _Interrupted(
+                f"{error or type(error).__name__} after {file.tell()} bytes"
+            ) from error
+        if not block:
+            return
+        if file.tell() + len(block) > remote.size:
+            raise DataError(f"sends more than the {remote.size} bytes of {remote.name}")
+        file.write(block)
+        progress.advance(remote.name, file.tell(), remote.size)

@@ -1,0 +1,157 @@
+"""A folder of images: `train/CLASS/*` with `test/` or `val/`, or class folders that we split."""
+
+import os
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+
+from vitlab.data.datasets import DataSource
+from vitlab.data.images import FileSet, ImageSet
+from vitlab.data.split import hold_out
+from vitlab.errors import DataError, suggest
+from vitlab.preprocessing import IMAGENET_MEAN, IMAGENET_STD
+
+ENDINGS = ".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tif .tiff .webp"
+SUFFIXES = frozenset(ENDINGS.split())
+TRAIN = "train"
+TEST = ("test", "val", "valid", "validation")
+"""The first of these that is there is the test split."""
+TEST_SHARE = 0.2
+SPLIT_SEED = 0
+
+
+def open_folder(root: Path) -> DataSource:
+    """The images of a folder, one class for each of its folders."""
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder; valid: a folder of one folder for each class")
+    return _open_splits(root) if _has_splits(root) else _open_classes(root)
+
+
+def _has_splits(root: Path) -> bool:
+    """`train` is a split where it holds folders, or stands beside nothing but splits."""
+    names = _subfolders(root)
+    return TRAIN in names and (bool(_subfolders(root / TRAIN)) or names <= {TRAIN, *TEST})
+
+
+def _open_splits(root: Path) -> DataSource:
+    train = class_folders(root / TRAIN)
+    test = next((root / name for name in TEST if (root / name).is_dir()), None)
+    if test is not None:
+        _check_classes(test, class_folders(test, least=1), train)
+
+    def open_test() -> FileSet:
+        assert test is not None
+        found = class_folders(test, least=1)
+        return read_classes({name: found.get(name) for name in train})
+
+    return _source(root, train, partial(read_classes, train), open_test if test else None)
+
+
+def _open_classes(root: Path) -> DataSource:
+    classes = class_folders(root)
+
+    @cache
+    def split() -> tuple[ImageSet, ImageSet]:
+        return hold_out(read_classes(classes), share=TEST_SHARE, seed=SPLIT_SEED)
+
+    return _source(root, classes, lambda: split()[0], lambda: split()[1])
+
+
+def _source(
+    root: Path,
+    classes: Iterable[str],
+    open_train: Callable[[], ImageSet],
+    open_test: Callable[[], ImageSet] | None,
+) -> DataSource:
+    return DataSource(
+        name=root.absolute().name,
+        labels=tuple(classes),
+        channels=3,
+        image_size=None,
+        open_train=open_train,
+        open_test=open_test,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+    )
+
+
+def class_folders(folder: Path, *, least: int = 2) -> dict[str, Path]:
+    """The folders in a folder by name, sorted; fewer than `least`, or two alike, is an error."""
+    names = sorted(_subfolders(folder))
+    if not names:
+        found = "holds files but no folders" if any(_entries(os.fspath(folder))) else "is empty"
+        raise DataError(f"{folder} {found}; valid: one folder of images for each class")
+    if len(names) < least:
+        raise DataError(f"{folder} holds one class, {names[0]!r}; valid: at least {least}")
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(_folded(name), name)
+        if other != name:
+            raise DataError(
+                f"{folder} holds the classes {other!r} and {name!r}, which differ only in case or "
+                "accents' encoding; rename or merge them"
+            )
+    return {name: folder / name for name in names}
+
+
+def read_classes(classes: Mapping[str, Path | None]) -> FileSet:
+    """All image files of the classes, class by class, each sorted; an empty class is an error."""
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, folder in enumerate(classes.values()):
+        if folder is None:
+            continue
+        found = sorted(image_files(folder))
+        if not found:
+            raise DataError(f"{folder} holds no image files; valid endings: {ENDINGS}")
+        paths += map(Path, found)
+        labels += [label] * len(found)
+    return FileSet(paths=tuple(paths), labels=torch.tensor(labels, dtype=torch.int64))
+
+
+def image_files(folder: Path) -> Iterator[str]:
+    """Files by ending, at any depth; links are followed, each folder once, dead ones are kept."""
+    seen = set()
+    todo = [os.fspath(folder)]
+    while todo:
+        place = todo.pop()
+        status = os.stat(place)
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        for entry in _entries(place):
+            if entry.is_dir():
+                todo.append(entry.path)
+            elif os.path.splitext(entry.name)[1].lower() in SUFFIXES and (
+                entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
+            ):
+                yield entry.path
+
+
+def _subfolders(folder: Path) -> set[str]:
+    return {entry.name for entry in _entries(os.fspath(folder)) if entry.is_dir()}
+
+
+def _entries(folder: str) -> Iterator["os.DirEntry[str]"]:
+    """What is in a folder, but for hidden things."""
+    try:
+        with os.scandir(folder) as entries:
+            yield from (entry for entry in entries if not entry.name.startswith((".", "__")))
+    except OSError as error:
+        raise DataError(f"{folder}: {error.strerror}") from error
+
+
+def _check_classes(folder: Path, found: Iterable[str], known: Iterable[str]) -> None:
+    """Every class of a test split is one that is trained, written the same."""
+    for name in found:
+        if name not in known:
+            raise DataError(
+                f"{folder} holds the class {name!r}, which is not trained; {suggest(name, known)}"
+            )
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()

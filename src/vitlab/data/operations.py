@@ -1,0 +1,155 @@
+"""Operations on batches of 8-bit images, one strength per image, as Pillow defines them for one.
+
+Geometric ones take the nearest pixel and fill with black; the others round as Pillow does.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Shaped, UInt8
+from torch import Tensor
+
+Images = UInt8[Tensor, "B C H W"]
+Dull = UInt8[Tensor, "B #C #H #W"]
+Strength = Shaped[Tensor, " B"]
+
+LUMA = (19595, 38470, 7471)
+"""ITU-R 601 in 16-bit fixed point: Pillow's way from RGB to grey."""
+
+
+def affine(images: Images, matrices: Float[Tensor, "B 2 3"]) -> Images:
+    """Each output pixel (x, y) shows the input pixel at matrix @ (x, y, 1)."""
+    batch, channels, height, width = images.shape
+    matrices = matrices.to(images.device)[:, :, :, None, None]  # [B, 2, 3, 1, 1]
+    rows = torch.arange(height, device=images.device)[:, None] + 0.5
+    columns = torch.arange(width, device=images.device) + 0.5
+    x, y = (
+        (m[:, 0] * columns + (m[:, 1] * rows + m[:, 2])).floor() for m in matrices.unbind(1)
+    )  # [B, H, W]
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    places = (y * width + x).long().masked_fill_(~inside, 0).view(batch, 1, -1)
+    picked = images.flatten(2).gather(2, places.expand(-1, channels, -1)).view_as(images)
+    return picked.mul_(inside[:, None])
+
+
+def shear_x(images: Images, slope: Strength) -> Images:
+    """Rows move to the left by `slope` per row, the first one least."""
+    return affine(images, _matrices(len(images), {(0, 1): slope}))
+
+
+def shear_y(images: Images, slope: Strength) -> Images:
+    """Columns move up by `slope` per column."""
+    return affine(images, _matrices(len(images), {(1, 0): slope}))
+
+
+def translate_x(images: Images, pixels: Strength) -> Images:
+    """Everything moves to the left by whole pixels."""
+    return affine(images, _matrices(len(images), {(0, 2): pixels.trunc()}))
+
+
+def translate_y(images: Images, pixels: Strength) -> Images:
+    """Everything moves up by whole pixels."""
+    return affine(images, _matrices(len(images), {(1, 2): pixels.trunc()}))
+
+
+def rotate(images: Images, degrees: Strength) -> Images:
+    """Counter-clockwise around the centre."""
+    sine, cosine = (degrees * (math.pi / 180)).sin(), (degrees * (math.pi / 180)).cos()
+    y, x = images.shape[-2] / 2, images.shape[-1] / 2
+    entries = {
+        (0, 0): cosine,
+        (0, 1): -sine,
+        (0, 2): x - cosine * x + sine * y,
+        (1, 0): sine,
+        (1, 1): cosine,
+        (1, 2): y - sine * x - cosine * y,
+    }
+    return affine(images, _matrices(len(images), entries))
+
+
+def _matrices(batch: int, entries: dict[tuple[int, int], Tensor]) -> Float[Tensor, "B 2 3"]:
+    """Identities but for the given entries."""
+    matrices = torch.eye(2, 3).repeat(batch, 1, 1)
+    for (row, column), values in entries.items():
+        matrices[:, row, column] = values.to(matrices)
+    return matrices
+
+
+def adjust_brightness(images: Images, factor: Strength) -> Images:
+    """Away from black, or towards it where the factor is below 1."""
+    return blend(torch.zeros_like(images[:, :1]), images, factor)
+
+
+def adjust_color(images: Images, factor: Strength) -> Images:
+    """Away from the grey image, or towards it."""
+    return blend(grey(images), images, factor)
+
+
+def adjust_contrast(images: Images, factor: Strength) -> Images:
+    """Away from the grey image's mean, or towards it."""
+    total = grey(images).long().sum(dim=(-2, -1), keepdim=True)
+    pixels = images.shape[-2] * images.shape[-1]
+    return blend(((2 * total + pixels) // (2 * pixels)).to(torch.uint8), images, factor)
+
+
+def adjust_sharpness(images: Images, factor: Strength) -> Images:
+    """Away from the smoothed image, or towards it; the outermost pixels stay."""
+    if min(images.shape[-2:]) < 3:
+        return images
+    pixels = images.float()
+    sums = F.avg_pool2d(pixels, 3, stride=1, divisor_override=1)
+    smooth = images.clone()
+    # A kernel of ones with a five in the middle, divided by its sum and rounded.
+    smooth[..., 1:-1, 1:-1] = ((sums + 4 * pixels[..., 1:-1, 1:-1]) / 13 + 0.5).to(torch.uint8)
+    return blend(smooth, images, factor)
+
+
+def blend(dull: Dull, images: Images, factor: Strength) -> Images:
+    """From the dull image (factor 0) to the image (factor 1) and beyond."""
+    start = dull.float()
+    factor = factor.to(start)[:, None, None, None]
+    return (images - start).mul_(factor).add_(start).clamp_(0, 255).to(torch.uint8)
+
+
+def grey(images: Images) -> UInt8[Tensor, "B 1 H W"]:
+    """Luma of RGB; the rounded mean of any other number of channels."""
+    channels = images.shape[1]
+    if channels != 3:
+        total = images.long().sum(dim=1, keepdim=True)
+        return ((2 * total + channels) // (2 * channels)).to(torch.uint8)
+    red, green, blue = images.int().split(1, dim=1)
+    luma = red * LUMA[0] + green * LUMA[1] + blue * LUMA[2] + 2**15
+    return (luma >> 16).to(torch.uint8)
+
+
+def posterize(images: Images, bits: Strength) -> Images:
+    """Only the highest bits kept."""
+    mask = 256 - 2 ** (8 - bits.round().long())
+    return images & mask.to(images)[:, None, None, None]
+
+
+def solarize(images: Images, threshold: Strength) -> Images:
+    """Values from the threshold on inverted."""
+    limit = threshold.to(images.device)[:, None, None, None]
+    return torch.where(images < limit, images, 255 - images)
+
+
+def auto_contrast(images: Images) -> Images:
+    """Each channel stretched from 0 to 255."""
+    low = images.amin(dim=(-2, -1), keepdim=True).int()
+    span = images.amax(dim=(-2, -1), keepdim=True).int() - low
+    stretched = (images.int() - low) * 255 // span.clamp(min=1)
+    return torch.where(span > 0, stretched.to(torch.uint8), images)
+
+
+def equalize(images: Images) -> Images:
+    """Each channel with a flat histogram, as near as a table of 256 values can bring it."""
+    values = images.flatten(2).flatten(0, 1).long()  # [BC, HW]
+    counts = torch.zeros(len(values), 256, dtype=torch.long, device=images.device)
+    counts.scatter_add_(1, values, torch.ones_like(values))
+    largest = counts.gather(1, values.amax(dim=1, keepdim=True))  # how often the highest occurs
+    step = (values.shape[1] - largest) // 255
+    below = counts.cumsum(dim=1) - counts
+    table = ((below + step // 2) // step.clamp(min=1)).clamp_(max=255)
+    return torch.where(step > 0, table.gather(1, values), values).to(torch.uint8).view_as(images)

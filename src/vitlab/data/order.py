@@ -1,0 +1,51 @@
+"""Which images make up a step: every image once an epoch, in an order of the epoch's own."""
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from vitlab.data.random import generator
+from vitlab.errors import DataError
+
+KEPT = 2
+"""Orders remembered: a batch may lie in two epochs."""
+
+
+class Order:
+    """The endless stream of epochs, cut into batches of equal size; one may lie in two epochs."""
+
+    def __init__(self, images: int, *, batch_size: int, repeats: int, seed: int) -> None:
+        if not images:
+            raise DataError("no images; valid: at least 1")
+        if batch_size < 1 or batch_size % repeats:
+            raise DataError(
+                f"batch_size {batch_size} is not a positive multiple of repeats {repeats}"
+            )
+        self.images = images
+        self.repeats = repeats
+        self.distinct = batch_size // repeats
+        self.seed = seed
+        self._orders: dict[int, Tensor] = {}
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Batches in which every image stands `repeats` times; rarely a whole number."""
+        return self.images / self.distinct
+
+    def slots(self, step: int) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"]]:
+        """The image and the epoch of every place in the batch of this step."""
+        places = torch.arange(step * self.distinct, (step + 1) * self.distinct)
+        epochs, places = places // self.images, places % self.images
+        found = torch.empty_like(places)
+        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+            here = epochs == epoch
+            found[here] = self._order(epoch)[places[here]]
+        return found.repeat_interleave(self.repeats), epochs.repeat_interleave(self.repeats)
+
+    def _order(self, epoch: int) -> Int[Tensor, " N"]:
+        if epoch not in self._orders:
+            while len(self._orders) >= KEPT:
+                del self._orders[next(iter(self._orders))]
+            draw = generator(self.seed, "order", epoch)
+            self._orders[epoch] = torch.randperm(self.images, generator=draw)
+        return self._orders[epoch]

@@ -1,0 +1,161 @@
+"""How right a classifier is: counts with every image in them once, and what follows."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitlab.errors import InputError
+
+TOP = 5
+Z95 = 1.959963984540054
+"""Standard deviations around the mean of a normal that hold 95 % of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassMetrics:
+    """One class; a ratio whose denominator is zero is None."""
+
+    label: str
+    precision: float | None
+    """Of the images called this class, the part that is."""
+    recall: float | None
+    """Of the images of this class, the part called so."""
+    f1: float | None
+    support: int
+    """Images of this class."""
+
+
+class Tally:
+    """Counts over batches; an image that comes again, such as padding, is not counted again."""
+
+    def __init__(self, classes: int) -> None:
+        self.top = min(TOP, classes)
+        self.confusion: Int[Tensor, "classes classes"] = torch.zeros(classes, classes).long()
+        """Images by true class (row) and predicted class (column)."""
+        self._loss = 0.0
+        self._in_top = 0
+        self._seen: set[int] = set()
+
+    def add(
+        self,
+        logits: Float[Tensor, "B classes"],
+        labels: Int[Tensor, " B"],
+        index: Int[Tensor, " B"],
+    ) -> None:
+        """Count the images of a batch that were not counted yet; `index` tells which they are."""
+        new = self._unseen(index)
+        logits, labels = logits[new].cpu().double(), labels[new].cpu().long()
+        check_finite(logits)
+        self.confusion += confusion_matrix(logits.argmax(dim=1), labels, len(self.confusion))
+        self._in_top += int((ranks(logits, labels) < self.top).sum())
+        self._loss += float(F.cross_entropy(logits, labels, reduction="sum"))
+
+    @property
+    def images(self) -> int:
+        """How many different images were counted."""
+        return len(self._seen)
+
+    @property
+    def correct(self) -> int:
+        """Images whose likeliest class is the true one."""
+        return int(self.confusion.diagonal().sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Part of the images whose likeliest class is the true one."""
+        return self.correct / self._counted()
+
+    @property
+    def top5(self) -> float:
+        """Part of the images whose true class is among the `top` likeliest."""
+        return self._in_top / self._counted()
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy, in nats."""
+        return self._loss / self._counted()
+
+    def _counted(self) -> int:
+        if not self._seen:
+            raise InputError("no image was counted; valid: at least 1")
+        return self.images
+
+    def _unseen(self, index: Int[Tensor, " B"]) -> Bool[Tensor, " B"]:
+        new = []
+        for number in index.tolist():
+            new.append(number not in self._seen)
+            self._seen.add(number)
+        return torch.tensor(new, dtype=torch.bool, device=index.device)
+
+
+def check_finite(logits: Float[Tensor, "B classes"]) -> None:
+    """Refuse logits that order no classes, as diverged weights give."""
+    wrong = int((~logits.isfinite()).any(dim=1).sum())
+    if wrong:
+        raise InputError(
+            f"{wrong} of {len(logits)} images have logits that are not finite; valid: a model "
+            f"whose weights have not diverged, in a precision that holds its numbers"
+        )
+
+
+def ranks(logits: Float[Tensor, "B classes"], labels: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """How many classes stand before the true one; of equal ones the first, as `argmax` has it."""
+    own = logits.gather(1, labels[:, None])
+    classes = torch.arange(logits.shape[1], device=logits.device)
+    before = (logits > own) | ((logits == own) & (classes < labels[:, None]))
+    return before.sum(dim=1)
+
+
+def confusion_matrix(
+    predicted: Int[Tensor, " B"], labels: Int[Tensor, " B"], classes: int
+) -> Int[Tensor, "classes classes"]:
+    """Number of images by true class (row) and predicted class (column)."""
+    flat = torch.bincount(labels * classes + predicted, minlength=classes * classes)
+    return flat.reshape(classes, classes)
+
+
+def per_class(
+    confusion: Int[Tensor, "classes classes"], labels: Sequence[str]
+) -> tuple[ClassMetrics, ...]:
+    """Precision, recall, F1 and support of every class."""
+    right = confusion.diagonal().tolist()
+    support, called = confusion.sum(dim=1).tolist(), confusion.sum(dim=0).tolist()
+    return tuple(
+        ClassMetrics(
+            label=label,
+            precision=_ratio(right[i], called[i]),
+            recall=_ratio(right[i], support[i]),
+            f1=_ratio(2 * right[i], support[i] + called[i]),
+            support=support[i],
+        )
+        for i, label in enumerate(labels)
+    )
+
+
+def mean_over_classes(values: Sequence[float | None]) -> float | None:
+    """The plain mean of those that are defined, every class alike."""
+    defined = [value for value in values if value is not None]
+    return sum(defined) / len(defined) if defined else None
+
+
+def wilson(successes: int, total: int, z: float = Z95) -> tuple[float, float]:
+    """The interval that holds the true rate with 95 % confidence: Wilson, 1927."""
+    if not 0 <= successes <= total:
+        raise ValueError(f"{successes} successes of {total}; valid: 0 to {total}")
+    if total == 0:
+        return 0.0, 1.0
+    rate, room = successes / total, z * z / total
+    centre = (rate + room / 2) / (1 + room)
+    half = z * math.sqrt(rate * (1 - rate) / total + room / (4 * total)) / (1 + room)
+    # At the ends the bound is exact; rounding must not take it past the rate.
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    return low, 1.0 if successes == total else min(1.0, centre + half)
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

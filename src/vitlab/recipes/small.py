@@ -1,0 +1,56 @@
+"""Recipes for small images on a laptop."""
+
+from vitlab.data.augment_config import AugmentConfig
+from vitlab.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
+
+
+def default() -> TrainConfig:
+    """A small ViT, trained the way that works on small data.
+
+    Muon for the encoder's matrices, flips and shifts, mean pooling, linear decay to zero.
+    `vitlab train --data cifar10 --out runs/a --minutes 20`
+    """
+    return TrainConfig(
+        model="vit_cifar",
+        changes={"pool": "mean"},
+        batch_size=128,
+        budget=10,
+        budget_in="epochs",
+        augment=AugmentConfig(flip="random", shift=2),
+        label_smoothing=0.1,
+        optimizer=OptimizerConfig(name="muon", lr=1e-3, muon_lr=0.02, weight_decay=0.01),
+        schedule=ScheduleConfig(kind="linear", warmup=0.1),
+    )
+
+
+def seed() -> TrainConfig:
+    """One block of width 768 with patches of 16 pixels, AdamW, nothing against small data.
+
+    `vitlab train seed --data cifar10 --out runs/seed --minutes 20`
+    """
+    return TrainConfig(
+        model="vit_seed",
+        batch_size=128,
+        budget=20,
+        budget_in="epochs",
+        label_smoothing=0.0,
+        optimizer=OptimizerConfig(name="adamw", lr=3e-4, weight_decay=0.0),
+        schedule=ScheduleConfig(kind="cosine", warmup=0.05),
+    )
+
+
+def demo() -> TrainConfig:
+    """A small ViT on the embedded sample, in about two minutes on two cores.
+
+    `vitlab train demo --data sample --out runs/demo`
+    """
+    return TrainConfig(
+        model="vit_cifar_hybrid",
+        changes={"pool": "mean", "width": 128, "heads": 2, "mlp_width": 256, "depth": 4},
+        batch_size=64,
+        budget=20,
+        budget_in="epochs",
+        augment=AugmentConfig(flip="random", shift=3),
+        optimizer=OptimizerConfig(name="muon", lr=1e-3, muon_lr=0.02, weight_decay=0.01),
+        schedule=ScheduleConfig(kind="linear", warmup=0.1),
+    )

@@ -1,0 +1,190 @@
+"""`vitlab evaluate`: a model on a data source, every image once."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from vitlab.data.datasets import DataSource, open_data
+from vitlab.data.images import ImageSet
+from vitlab.data.loader import batches_for_evaluation
+from vitlab.data.split import hold_out
+from vitlab.errors import DataError, InputError, UnknownName, WeightsError
+from vitlab.evaluate.calibration import Temperature, fit_temperature
+from vitlab.evaluate.classify import Batches, Evaluation, Outcome, collect
+from vitlab.evaluate.classify import evaluate as judge
+from vitlab.inference.classifier import Classifier, load
+from vitlab.tasks.report import Report, describe_data, describe_model, mistakes_in
+from vitlab.tasks.run_folder import read_plan
+from vitlab.tasks.train import best_device
+from vitlab.train.config import TrainConfig
+
+Split = Literal["test", "train", "validation"]
+METRICS = "metrics.jsonl"
+"""What makes a folder a run."""
+Watch = Callable[[int, int], None]
+"""Told how many of how many images are done."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluated:
+    """What came of it, and what a report about it needs."""
+
+    model: str
+    classifier: Classifier
+    source: DataSource
+    split: str
+    data: ImageSet
+    outcome: Outcome
+    evaluation: Evaluation
+    broken: dict[str, str]
+    """Images that could not be read, with the reason; they are not counted."""
+
+
+def evaluate(
+    model: str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    *,
+    split: str = "test",
+    tta: bool = False,
+    temperature: bool = False,
+    batch_size: int = 64,
+    workers: int = 0,
+    download: bool = False,
+    watch: Watch | None = None,
+) -> Evaluated:
+    """How good a model is on the images of a split; `validation` is held out from `train`.
+
+    With `temperature`, one is fitted on the validation images, never on those that are judged.
+    `workers` are processes that decode files; 0: this one does.
+    """
+    if split not in get_args(Split):
+        raise UnknownName("split", split, get_args(Split))
+    if temperature and split != "test":
+        raise InputError(
+            f"a temperature is fitted on a part of the training images and says nothing about "
+            f"split {split!r}; valid: split 'test'"
+        )
+    classifier, source = load(model), open_data(data, download=download)
+    numbers, labels = match_classes(classifier, source)
+    job = _Job(
+        classifier=classifier, numbers=numbers, tta=tta, batch_size=batch_size, workers=workers
+    )
+    images = _open(source, split, Path(model))
+    outcome, broken = job.collect(images, watch)
+    fitted = job.fit(_open(source, "validation", Path(model))) if temperature else None
+    return Evaluated(
+        model=os.fspath(model),
+        classifier=classifier,
+        source=source,
+        split=split,
+        data=images,
+        outcome=outcome,
+        evaluation=judge(outcome, labels, temperature=fitted),
+        broken=broken,
+    )
+
+
+def report_of(found: Evaluated, command: str | None = None) -> Report:
+    """A page about an evaluation."""
+    return Report(
+        title=f"{Path(found.model).name} on {found.source.name}",
+        evaluation=found.evaluation,
+        split=found.split,
+        mistakes=mistakes_in(found.outcome, found.data, found.evaluation.labels),
+        model=describe_model(Path(found.model).name, found.classifier.model),
+        data=describe_data(found.source, {found.split: len(found.data)}),
+        broken=found.broken,
+        command=command,
+    )
+
+
+def match_classes(classifier: Classifier, source: DataSource) -> tuple[Tensor, tuple[str, ...]]:
+    """The model's class of each label number of the data, and the names of the model's classes."""
+    classes, own = classifier.model.config.classes, classifier.source.labels
+    if not classes:
+        raise WeightsError(f"{classifier.source.path.name} has no head; valid: a classifier")
+    if own is None or own == source.labels:
+        if classes != len(source.labels):
+            raise DataError(
+                f"{source.name} has {len(source.labels)} classes, the model {classes} without "
+                f"names; valid: data of {classes} classes, or a model that knows its labels"
+            )
+        return torch.arange(classes), source.labels
+    return torch.tensor([_find(label, own, source.name) for label in source.labels]), own
+
+
+def _find(label: str, own: Sequence[str], data: str) -> int:
+    if own.count(label) != 1:
+        known = ", ".join([*own[:5], *(["…"] if len(own) > 5 else [])])
+        times = "more than one" if label in own else "no"
+        raise DataError(
+            f"{data} has the class {label!r}, for which the model has {times} class; "
+            f"valid: classes of the model ({known})"
+        )
+    return own.index(label)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """A classifier and how it is asked."""
+
+    classifier: Classifier
+    numbers: Tensor
+    tta: bool
+    batch_size: int
+    workers: int
+
+    def collect(self, data: ImageSet, watch: Watch | None) -> tuple[Outcome, dict[str, str]]:
+        self.classifier.source.require_head()
+        broken: dict[Path, str] = {}
+        answers = self._batches(data, broken, watch)
+        outcome = collect(self.classifier.model, answers, tta=self.tta)
+        return outcome, {str(path): reason for path, reason in broken.items()}
+
+    def fit(self, held_out: ImageSet) -> Temperature:
+        outcome, _ = self.collect(held_out, None)
+        return fit_temperature(outcome.logits, outcome.labels)
+
+    def _batches(self, data: ImageSet, broken: dict[Path, str], watch: Watch | None) -> Batches:
+        preprocessing = self.classifier.preprocessing
+        device = best_device()
+        self.classifier.model.to(device)
+        done = 0
+        for images, labels, index in batches_for_evaluation(
+            data,
+            batch_size=self.batch_size,
+            preprocessing=preprocessing,
+            device=device,
+            workers=self.workers,
+            broken=broken,
+        ):
+            yield images, self.numbers[labels.cpu()], index
+            done += len(index)
+            if watch is not None:
+                watch(done, len(data))
+
+
+def _open(source: DataSource, split: str, model: Path) -> ImageSet:
+    if split == "train":
+        return source.open_train()
+    if split == "validation":
+        share, seed = _held_out(model)
+        return hold_out(source.open_train(), share=share, seed=seed)[1]
+    if source.open_test is None:
+        raise DataError(f"{source.name} has no test split; valid: train, validation")
+    return source.open_test()
+
+
+def _held_out(model: Path) -> tuple[float, int]:
+    """Share and seed of the images that the run of this model held out, or the usual ones."""
+    runs = (folder for folder in (model, *model.parents[:2]) if (folder / METRICS).is_file())
+    run = next(runs, None)
+    config = TrainConfig() if run is None else read_plan(run).train
+    if not config.hold_out:
+        raise DataError(f"the run {run} held no images out; valid: a run with hold_out > 0")
+    return config.hold_out, config.seed

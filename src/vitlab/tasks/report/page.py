@@ -1,0 +1,113 @@
+"""The page: sections in the order in which one asks."""
+
+from collections.abc import Iterator
+
+from vitlab import __version__
+from vitlab.tasks.report.classes import draw_classes, table_of_classes
+from vitlab.tasks.report.confusion import draw_confusion, is_wide, list_confusions
+from vitlab.tasks.report.content import Report
+from vitlab.tasks.report.curves import draw_curves
+from vitlab.tasks.report.facts import (
+    compute_facts,
+    data_facts,
+    fold_config,
+    list_broken,
+    model_facts,
+    pairs,
+)
+from vitlab.tasks.report.headline import draw_headline, findings, heading
+from vitlab.tasks.report.markup import Html, element
+from vitlab.tasks.report.pictures import draw_mistakes
+from vitlab.tasks.report.reliability import calibration_facts, draw_confidences, draw_reliability
+from vitlab.tasks.report.style import STYLE
+
+
+def render(report: Report) -> str:
+    """The whole page, with everything it needs inside."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", report.title),
+        element("style", Html(STYLE)),
+    )
+    body = element(
+        "body",
+        element(
+            "main",
+            heading(report),
+            draw_headline(report),
+            findings(report),
+            *_sections(report),
+            element("footer", f"Made by vitlab {__version__}."),
+        ),
+    )
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _sections(report: Report) -> Iterator[Html]:
+    curves = draw_curves(report.metrics)
+    if curves is not None:
+        yield _section("How it learned", curves)
+    yield from _errors(report)
+    yield from _facts(report)
+    if report.broken is not None:
+        yield _section("Images that could not be read", list_broken(report.broken))
+    yield from _again(report)
+
+
+def _errors(report: Report) -> Iterator[Html]:
+    evaluation = report.evaluation
+    if evaluation is None:
+        return
+    matrix, bars = draw_confusion(evaluation), draw_classes(evaluation)
+    if matrix is None or is_wide(evaluation):
+        listed = list_confusions(evaluation, 20 if matrix is None else 12)
+        shown = [matrix, element("div", bars, listed, class_="grid two")]
+    else:
+        beside = element("div", bars, list_confusions(evaluation, 5))
+        shown = [element("div", matrix, beside, class_="grid matrix")]
+    yield _section("Where it is right and wrong", *shown, table_of_classes(evaluation))
+    if report.mistakes:
+        note = element(
+            "p",
+            "What the model said and how sure it was of it, and what the image is. "
+            "The surest come first.",
+            class_="quiet",
+        )
+        yield _section("The most confident mistakes", note, draw_mistakes(report.mistakes))
+    yield _section(
+        "Does it know when it is wrong?",
+        element(
+            "div",
+            draw_reliability(evaluation),
+            element("div", draw_confidences(evaluation), pairs(calibration_facts(evaluation))),
+            class_="grid two",
+        ),
+    )
+
+
+def _facts(report: Report) -> Iterator[Html]:
+    tables = []
+    if report.model is not None:
+        tables.append(pairs(model_facts(report.model), "Model"))
+    if report.data is not None:
+        tables.append(pairs(data_facts(report.data), "Data"))
+    if report.compute is not None:
+        tables.append(pairs(compute_facts(report.compute), "Compute"))
+    trained = report.compute is not None
+    title = "What was trained, on what, at what cost" if trained else "Model and data"
+    if tables:
+        yield _section(title, element("div", *tables, class_="grid three"))
+
+
+def _again(report: Report) -> Iterator[Html]:
+    command = None if report.command is None else element("pre", element("code", report.command))
+    config = None if report.config is None else fold_config(report.config)
+    if command is not None or config is not None:
+        yield _section("How to do it again", command, config)
+
+
+def _section(title: str, *content: Html | None) -> Html:
+    return element("section", element("h2", title), *content)

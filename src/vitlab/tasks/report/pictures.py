@@ -1,0 +1,85 @@
+"""The most confident mistakes, as pictures inside the page."""
+
+import base64
+import io
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+from vitlab.data.images import ArraySet, FileSet, ImageSet
+from vitlab.evaluate.classify import Outcome, confident_mistakes
+from vitlab.preprocessing import read_bands
+from vitlab.tasks.report.content import Mistake
+from vitlab.tasks.report.markup import Html, element
+from vitlab.tasks.report.numbers import percent
+
+COUNT = 24
+SIDE = 144
+"""Longest side of a picture in the page, in pixels."""
+PIXELATED = 96
+"""Pictures smaller than this show their pixels instead of a blur."""
+
+
+def mistakes_in(
+    outcome: Outcome, data: ImageSet, labels: Sequence[str], count: int = COUNT
+) -> tuple[Mistake, ...]:
+    """What the model was surest of and wrong about, with the images themselves."""
+    found = []
+    for row in confident_mistakes(outcome, count).tolist():
+        probabilities = outcome.logits[row].double().softmax(dim=0)
+        predicted, truth = int(probabilities.argmax()), int(outcome.labels[row])
+        number = int(outcome.index[row])
+        found.append(
+            Mistake(
+                image=_pixels(data, number),
+                name=str(data.paths[number]) if isinstance(data, FileSet) else f"image {number}",
+                truth=labels[truth],
+                predicted=labels[predicted],
+                probability=float(probabilities[predicted]),
+                truth_probability=float(probabilities[truth]),
+            )
+        )
+    return tuple(found)
+
+
+def draw_mistakes(mistakes: Sequence[Mistake]) -> Html:
+    """A grid of pictures with what they are and what the model said."""
+    return element("div", *map(_card, mistakes), class_="pictures")
+
+
+def _card(mistake: Mistake) -> Html:
+    small = max(mistake.image.shape[:2]) < PIXELATED
+    picture = element(
+        "img",
+        src=f"data:image/png;base64,{_png(mistake.image)}",
+        alt=f"{mistake.truth}, taken for {mistake.predicted}",
+        title=f"{mistake.name}; {mistake.truth}: {percent(mistake.truth_probability)}",
+        class_="pixelated" if small else None,
+    )
+    return element(
+        "div",
+        element("div", picture, element("span", percent(mistake.probability)), class_="frame"),
+        element("div", "said ", element("b", mistake.predicted), class_="said"),
+        element("div", "is ", element("b", mistake.truth), class_="truth"),
+        class_="picture",
+    )
+
+
+def _pixels(data: ImageSet, number: int) -> UInt8[np.ndarray, "H W C"]:
+    if isinstance(data, ArraySet):
+        return data.images[number].permute(1, 2, 0).numpy()
+    image = read_bands(data.paths[number], 3)[0]
+    image.thumbnail((SIDE, SIDE))
+    return np.asarray(image)
+
+
+def _png(pixels: UInt8[np.ndarray, "H W C"]) -> str:
+    """Base64 of a PNG file; of other than 1 or 3 channels, as many as can be shown."""
+    colours = pixels[..., :3] if pixels.shape[2] >= 3 else pixels[..., 0]
+    image = Image.fromarray(np.ascontiguousarray(colours))
+    image.thumbnail((SIDE, SIDE))
+    file = io.BytesIO()
+    image.save(file, format="png", optimize=True)
+    return base64.b64encode(file.getvalue()).decode("ascii")

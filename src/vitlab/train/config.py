@@ -1,0 +1,114 @@
+"""`TrainConfig`: everything that decides how a model is trained, complete before step 1."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vitlab.data.augment_config import AugmentConfig
+from vitlab.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """How gradients become updates."""
+
+    name: Literal["adamw", "muon", "sgd"] = "adamw"
+    """`muon` orthogonalises the updates of the encoder's matrices and leaves the rest to AdamW."""
+    lr: float = 1e-3
+    """Peak rate of AdamW or SGD."""
+    muon_lr: float = 0.02
+    """Peak rate of the matrices that Muon updates."""
+    weight_decay: float = 0.05
+    """Decoupled, multiplied by the rate; matrices only, never norms, biases, tokens or tables."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = 0.95
+    """Of SGD and Muon."""
+    clip_norm: float = 1.0
+    """Largest norm of the whole gradient; 0: not clipped."""
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "muon_lr"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} {getattr(self, name)} is not positive")
+        for name in ("weight_decay", "clip_norm"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} {getattr(self, name)} is negative")
+        for value in (*self.betas, self.momentum):
+            if not 0 <= value < 1:
+                raise ConfigError(f"betas and momentum must be in [0, 1), found {value}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduleConfig:
+    """The rate over the run, as a factor of its peak."""
+
+    kind: Literal["cosine", "linear", "constant", "rsqrt"] = "cosine"
+    """`constant` holds the peak until the cool-down; `rsqrt` falls with 1 / sqrt(step)."""
+    warmup: float = 0.1
+    """Share of the steps in which the rate grows linearly from 0."""
+    cooldown: float = 0.2
+    """Share of the steps, at the end, in which `constant` and `rsqrt` fall linearly to 0."""
+
+    def __post_init__(self) -> None:
+        if self.warmup < 0 or self.cooldown < 0 or self.warmup + self.cooldown > 1:
+            raise ConfigError(
+                f"warmup {self.warmup} and cooldown {self.cooldown} are not shares of one run"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """One run, whole: model, data, optimisation, and what is kept of it."""
+
+    model: str = "vit_cifar"
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of the model's config that differ from its name's."""
+    seed: int = 0
+    batch_size: int = 128
+    budget: float = 10.0
+    budget_in: Literal["epochs", "steps", "minutes"] = "epochs"
+    """Minutes are turned into steps by measuring the speed first, before step 1."""
+    hold_out: float = 0.1
+    """Share of the training images kept aside for choosing; 0: nothing is chosen."""
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    label_smoothing: float = 0.1
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    ema: float = 0.0
+    """Decay of the averaged weights per step; 0: no average is kept."""
+    accumulate: int = 1
+    """Parts that a batch is computed in."""
+    recompute: bool = False
+    """Recompute activations in the backward pass: less memory, a third more work."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    compile: bool = False
+    evaluations: int = 10
+    """How often the held-out images are looked at in the course of the run."""
+    patience: int = 0
+    """Stop after so many evaluations without a better one; 0: never."""
+    checkpoint_every: int = 200
+    """Steps between two checkpoints."""
+    keep: int = 2
+    """Checkpoints kept beside the best."""
+    workers: int = 0
+    """Processes that decode images from files; 0: the training process itself."""
+    max_broken: float = 0.2
+    """Share of unreadable images from which on the run stops."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "accumulate", "evaluations", "checkpoint_every", "keep"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} {getattr(self, name)} is not at least 1")
+        for name in ("patience", "workers", "seed"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} {getattr(self, name)} is negative")
+        for name in ("hold_out", "label_smoothing", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} {getattr(self, name)} is not in [0, 1)")
+        if not self.budget > 0:
+            raise ConfigError(f"budget {self.budget} {self.budget_in} is not positive")
+        if self.batch_size % self.accumulate:
+            raise ConfigError(
+                f"batch_size {self.batch_size} does not split into {self.accumulate} parts"
+            )
+        if self.patience and not self.hold_out:
+            raise ConfigError("patience needs hold_out > 0: nothing else may decide when to stop")

@@ -1,0 +1,169 @@
+"""`fit`, the story of a run: resume, step, log, evaluate, save, and stop when asked."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from vitlab.data.batch import Batch
+from vitlab.data.random import seed_for
+from vitlab.errors import Interrupted
+from vitlab.train.checkpoint import (
+    Progress,
+    checkpoint_path,
+    latest_checkpoint,
+    load_checkpoint,
+    prune_checkpoints,
+    save_checkpoint,
+)
+from vitlab.train.config import TrainConfig
+from vitlab.train.ema import averaged
+from vitlab.train.interrupt import stop_signals
+from vitlab.train.log import MetricLog, Watch
+from vitlab.train.schedule import factor
+from vitlab.train.state import TrainState
+from vitlab.train.step import StepStats, train_step
+
+LOG_LINES = 200
+"""Lines about training that a run leaves, at the most."""
+CHOSEN_BY = "accuracy"
+"""What the best weights are best at, on held-out images."""
+
+
+@runtime_checkable
+class Loader(Protocol):
+    """Batches by number: what is random about one follows from the seed and its number alone."""
+
+    broken: dict[Path, str]
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Batches in which every image stands once."""
+        ...
+
+    def batch(self, step: int) -> Batch:
+        """The batch of update number `step`, from 0."""
+        ...
+
+    def close(self) -> None:
+        """End what works in the background."""
+        ...
+
+
+Evaluate = Callable[[nn.Module], Iterator[tuple[str, float]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFiles:
+    """Where a run keeps what it writes while it runs."""
+
+    folder: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def best(self) -> Path:
+        return self.checkpoints / "best.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+
+def fit(
+    config: TrainConfig,
+    state: TrainState,
+    loader: Loader,
+    *,
+    steps: int,
+    evaluate: Evaluate | None,
+    files: RunFiles,
+    watch: Watch,
+) -> None:
+    """Train `state` up to `steps` updates, from its latest checkpoint if there is one."""
+    files.checkpoints.mkdir(parents=True, exist_ok=True)
+    latest = latest_checkpoint(files.checkpoints)
+    progress = Progress(metrics_bytes=0, broken={})
+    if latest is not None:
+        progress = load_checkpoint(latest, state)
+        loader.broken.update({Path(path): why for path, why in progress.broken.items()})
+    log = MetricLog(files.metrics, keep_bytes=progress.metrics_bytes, watch=watch)
+    evaluation_steps = {
+        round(steps * (i + 1) / config.evaluations) for i in range(config.evaluations)
+    }
+    try:
+        with stop_signals() as stop:
+            while state.step < steps and not _out_of_patience(state, config):
+                begin = time.monotonic()
+                stats = _update(config, state, loader, steps)
+                _log_training(log, state, stats, loader, steps)
+                if evaluate is not None and state.step in evaluation_steps:
+                    _evaluate(state, evaluate, log, loader, files)
+                state.seconds += time.monotonic() - begin
+                last = state.step == steps or stop.signal is not None
+                if last or state.step % config.checkpoint_every == 0:
+                    _save(state, log, loader, files)
+                    prune_checkpoints(files.checkpoints, config.keep)
+                if stop.signal is not None:
+                    raise Interrupted(stop.signal, state.step, steps)
+    finally:
+        log.close()
+
+
+def _update(config: TrainConfig, state: TrainState, loader: Loader, steps: int) -> StepStats:
+    # Dropout and stochastic depth draw from torch's own generator.
+    torch.manual_seed(seed_for(config.seed, "model", state.step))
+    state.model.train()
+    batch = loader.batch(state.step)
+    return train_step(state, batch, config, lr_factor=factor(config.schedule, state.step, steps))
+
+
+def _log_training(
+    log: MetricLog, state: TrainState, stats: StepStats, loader: Loader, steps: int
+) -> None:
+    every = max(steps // LOG_LINES, 1)
+    if state.step % every and state.step != steps:
+        return
+    measured = {
+        "loss": stats.loss.item(),
+        "grad_norm": stats.grad_norm.item(),
+        "lr": state.optimizers[0].param_groups[0]["lr"],
+    }
+    epoch = state.step / loader.steps_per_epoch
+    for name, value in measured.items():
+        log.write(step=state.step, epoch=epoch, split="train", name=name, value=value)
+
+
+def _evaluate(
+    state: TrainState, evaluate: Evaluate, log: MetricLog, loader: Loader, files: RunFiles
+) -> None:
+    """Look at the held-out images with the weights that would be kept, and note the best."""
+    epoch = state.step / loader.steps_per_epoch
+    with averaged(state.model, state.ema) as model:
+        measured = dict(evaluate(model))
+    for name, value in measured.items():
+        log.write(step=state.step, epoch=epoch, split="validation", name=name, value=value)
+    state.since_best += 1
+    if measured[CHOSEN_BY] > state.best:
+        state.best, state.best_step, state.since_best = measured[CHOSEN_BY], state.step, 0
+        save_checkpoint(files.best, state, _progress(log, loader))
+
+
+def _save(state: TrainState, log: MetricLog, loader: Loader, files: RunFiles) -> None:
+    save_checkpoint(checkpoint_path(files.checkpoints, state.step), state, _progress(log, loader))
+
+
+def _progress(log: MetricLog, loader: Loader) -> Progress:
+    return Progress(
+        metrics_bytes=log.flush(), broken={str(path): why for path, why in loader.broken.items()}
+    )
+
+
+def _out_of_patience(state: TrainState, config: TrainConfig) -> bool:
+    return bool(config.patience) and state.since_best >= config.patience

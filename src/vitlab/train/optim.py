@@ -1,0 +1,69 @@
+"""Which parameter is updated how: weight decay only where it belongs, matrices to Muon."""
+
+import re
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from vitlab.train.config import OptimizerConfig
+from vitlab.train.muon import Muon, newton_schulz_flops
+
+ENCODER_MATRIX = re.compile(r"encoder\.blocks\.\d+\.(attention\.(qkv|proj)|mlp\.fc[12])\.weight")
+NOT_DECAYED = re.compile(r"(^|\.)(cls_token|registers|positions|offsets|temperature|probe|gamma)\b")
+
+
+def decayed(name: str, parameter: nn.Parameter) -> bool:
+    """Weight decay is for the weights of linear layers and convolutions."""
+    return parameter.ndim >= 2 and not NOT_DECAYED.search(name)
+
+
+def stacked(name: str) -> int:
+    """Matrices that a parameter holds: query, key and value are fused into one."""
+    return 3 if name.endswith("attention.qkv.weight") else 1
+
+
+def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[Optimizer]:
+    """One optimizer, or Muon and AdamW; every parameter belongs to exactly one group."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if config.name != "muon":
+        return [_plain(named, config)]
+    matrices = [(name, p) for name, p in named if ENCODER_MATRIX.fullmatch(name)]
+    if not matrices:
+        return [_plain(named, config)]
+    rest = [(name, p) for name, p in named if not ENCODER_MATRIX.fullmatch(name)]
+    muon = Muon(
+        [(p, stacked(name)) for name, p in matrices],
+        lr=config.muon_lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+    )
+    return [muon, _plain(rest, config)]
+
+
+def optimizer_flops(model: nn.Module, config: OptimizerConfig) -> int:
+    """FLOPs of one update beyond the passes through the model: Newton-Schulz, if any."""
+    if config.name != "muon":
+        return 0
+    total = 0
+    for name, parameter in model.named_parameters():
+        if ENCODER_MATRIX.fullmatch(name):
+            count = stacked(name)
+            rows, columns = parameter.shape[0] // count, parameter[0].numel()
+            total += count * newton_schulz_flops(rows, columns)
+    return total
+
+
+def _plain(named: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> Optimizer:
+    groups = [
+        {
+            "params": [p for name, p in named if decayed(name, p) == decay],
+            "weight_decay": config.weight_decay if decay else 0.0,
+        }
+        for decay in (True, False)
+    ]
+    groups = [group for group in groups if group["params"]]
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)

@@ -1,0 +1,63 @@
+"""One update: forward, loss, backward, clip, step."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from vitlab.data.batch import Batch
+from vitlab.errors import Diverged
+from vitlab.train.config import TrainConfig
+from vitlab.train.loss import cross_entropy
+from vitlab.train.state import TrainState
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """What one update measured."""
+
+    loss: Tensor
+    grad_norm: Tensor
+
+
+def train_step(
+    state: TrainState, batch: Batch, config: TrainConfig, *, lr_factor: float
+) -> StepStats:
+    """Update `state` in place with one batch and return what was measured."""
+    for optimizer, peaks in zip(state.optimizers, state.peak_lrs, strict=True):
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            group["lr"] = peak * lr_factor
+    loss = _backward(state, batch, config)
+    for optimizer in state.optimizers:
+        state.scaler.unscale_(optimizer)
+    limit = config.optimizer.clip_norm or float("inf")
+    grad_norm = clip_grad_norm_(state.model.parameters(), limit)
+    if not (loss.isfinite() and (grad_norm.isfinite() or state.scaler.is_enabled())):
+        raise Diverged(state.step, loss.item(), grad_norm.item())
+    for optimizer in state.optimizers:
+        state.scaler.step(optimizer)
+        optimizer.zero_grad(set_to_none=True)
+    state.scaler.update()
+    if state.ema is not None:
+        state.ema.update(state.model, state.step)
+    state.step += 1
+    return StepStats(loss, grad_norm)
+
+
+def _backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
+    """Gradients of the batch's mean loss, computed in `accumulate` parts."""
+    total = torch.zeros((), device=batch.images.device)
+    parts = config.accumulate
+    autocast = torch.autocast(
+        batch.images.device.type, DTYPES[config.precision], enabled=config.precision != "float32"
+    )
+    for images, targets in zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True):
+        with autocast:
+            logits = state.model(images)
+        loss = cross_entropy(logits, targets, config.label_smoothing) / parts
+        state.scaler.scale(loss).backward()
+        total += loss.detach()
+    return total

@@ -1,0 +1,109 @@
+"""Bundles: a folder with `model.safetensors` and `config.json`, all that a prediction needs."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitlab.config import from_dict, to_dict
+from vitlab.errors import WeightsError
+from vitlab.files import replacing, write_json
+from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
+from vitlab.models.config import ViTConfig
+from vitlab.models.registry import create_model
+from vitlab.models.variants import ModelConfig
+from vitlab.preprocessing import Preprocessing
+from vitlab.weights.container import CONFIG_KEY, read_json
+from vitlab.weights.files import open_weights
+from vitlab.weights.rules import check_file
+from vitlab.weights.safetensors import write_safetensors
+from vitlab.weights.save import FORMAT_VERSION
+from vitlab.weights.source import WeightSource
+
+ARCHITECTURES: dict[str, type[ModelConfig]] = {
+    "vit": ViTConfig,
+    "resnet": ResNetConfig,
+    "cnn-tutorial": TutorialCNNConfig,
+}
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+def save_bundle(
+    folder: Path,
+    model: nn.Module,
+    *,
+    preprocessing: Preprocessing,
+    labels: tuple[str, ...],
+    metrics: Mapping[str, float],
+    provenance: Mapping[str, Any],
+    task: str = "single-label",
+) -> None:
+    """Write the model and what goes with it; `config.json` comes last and makes it a bundle."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).unlink(missing_ok=True)
+    config: Any = model.config
+    content = {
+        "format_version": FORMAT_VERSION,
+        "architecture": next(name for name, cls in ARCHITECTURES.items() if type(config) is cls),
+        "model": to_dict(config),
+        "preprocessing": preprocessing.to_json(),
+        "labels": list(labels),
+        "task": task,
+        "metrics": dict(metrics),
+        "provenance": dict(provenance),
+    }
+    state = model.state_dict()
+    layout = ((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items())
+    with replacing(folder / WEIGHTS) as file:
+        metadata = {"format": "pt", CONFIG_KEY: json.dumps(content)}
+        write_safetensors(file, layout, state.items(), metadata)
+    write_json(folder / CONFIG, content)
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether a folder holds a bundle, by what its `config.json` says."""
+    path = folder / CONFIG
+    return path.is_file() and "format_version" in read_json(path)
+
+
+def read_bundle_config(folder: Path) -> dict[str, Any]:
+    """The content of a bundle's `config.json`."""
+    content: dict[str, Any] = read_json(folder / CONFIG)
+    if content.get("format_version") != FORMAT_VERSION:
+        raise WeightsError(
+            f"{folder / CONFIG}: format_version {content.get('format_version')!r}; "
+            f"valid: {FORMAT_VERSION}"
+        )
+    return content
+
+
+def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
+    """The model of a bundle in eval mode, and what is known about it."""
+    content = read_bundle_config(folder)
+    name = content.get("architecture", "vit")
+    if name not in ARCHITECTURES:
+        raise WeightsError(f"architecture {name!r}; valid: {', '.join(ARCHITECTURES)}")
+    with torch.device("meta"):
+        model = create_model(from_dict(ARCHITECTURES[name], content["model"]))
+    file = open_weights(folder / WEIGHTS)
+    try:
+        expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        check_file(file.shapes, expected, file=str(file.path))
+        state = {name: _float32(file.read(name)) for name in expected}
+    finally:
+        file.close()
+    model.load_state_dict(state, assign=True)
+    source = WeightSource(
+        format="vitlab",
+        path=folder,
+        preprocessing=Preprocessing.from_json(content["preprocessing"]),
+        labels=tuple(content["labels"]),
+    )
+    return model.eval(), source
+
+
+def _float32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.is_floating_point() else tensor

@@ -1,0 +1,23 @@
+"""A data home of its own for every test, and a server to download from."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from data.server import Served, serving
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that VITLAB_DATA names; nothing of the user's is seen or touched."""
+    monkeypatch.setenv("VITLAB_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """A server with nothing on it yet."""
+    with serving() as started:
+        yield started
