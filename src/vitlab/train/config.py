@@ -77,10 +77,7 @@ class TrainConfig:
     """Decay of the averaged weights per step; 0: no average is kept."""
     accumulate: int = 1
     """Parts that a batch is computed in."""
-    recompute: bool = False
-    """Recompute activations in the backward pass: less memory, a third more work."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    compile: bool = False
     evaluations: int = 10
     """How often the held-out images are looked at in the course of the run."""
     patience: int = 0
