@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitlab.nn.init import lecun_normal_
+
 EpsAt = Literal["std", "variance"]
 GROUPS = 32
 EXPANSION = 4
-TRUNCATED_STD = 0.87962566103423978
-"""Standard deviation of a unit normal cut at two deviations."""
 
 
 class StdConv2d(nn.Conv2d):
@@ -40,8 +40,7 @@ class StdConv2d(nn.Conv2d):
 
     def reset_parameters(self) -> None:
         """Draw the weights as Flax does: truncated normal, variance 1 / fan in."""
-        std = math.prod(self.weight.shape[1:]) ** -0.5 / TRUNCATED_STD
-        nn.init.trunc_normal_(self.weight, std=std, a=-2 * std, b=2 * std)
+        lecun_normal_(self.weight)
 
     def standardised(self) -> Float[Tensor, "O I P P"]:
         """The filters that the convolution applies."""
