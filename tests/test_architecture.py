@@ -18,6 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # A row imports only from rows below it; neighbours in a row do not import each other.
 ROWS = (
+    ("__main__",),
     ("cli",),
     ("experiments", "serve"),
     ("tasks",),
@@ -27,7 +28,7 @@ ROWS = (
     ("weights", "data"),
     ("models",),
     ("nn",),
-    ("preprocessing", "distributed"),
+    ("preprocessing", "distributed", "runtime"),
     ("config", "registry", "files"),
     ("errors",),
 )

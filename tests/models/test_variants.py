@@ -59,14 +59,15 @@ OURS = {
     "vit_r50_b32_384": 111_018_792,
     "vit_r50_l16_384": 316_872_744,
     "vit_r50_l32_384": 329_092_136,
-    "vit_cifar": 4_028_170,
+    "vit_cifar": 1_039_866,
+    "vit_cifar_pure": 4_028_170,
     "vit_cifar_hybrid": 2_796_490,
     "vit_cifar_lite": 3_722_250,
     "vit_cifar_spt": 2_735_062,
     "vit_test": 24_234,
 }
 PARAMETERS = PUBLISHED | OURS
-OTHERS = {"vit_seed", "vit_cifar_hybrid", "vit_cifar_spt"}
+OTHERS = {"vit_seed", "vit_cifar", "vit_cifar_hybrid", "vit_cifar_spt"}
 """Those that are not a plain ViT."""
 
 
@@ -154,7 +155,8 @@ def test_configurations_behind_some_names() -> None:
         ("vit_r50_b32", 50),
         ("vit_r50_l16", 197),
         ("vit_r50_l32_384", 145),
-        ("vit_cifar", 65),
+        ("vit_cifar", 64),
+        ("vit_cifar_pure", 65),
         ("vit_cifar_hybrid", 65),
         ("vit_seed", 5),
         ("vit_test", 17),
@@ -167,7 +169,7 @@ def test_tokens(name: str, tokens: int) -> None:
 
 
 def test_small_models_are_for_small_images() -> None:
-    for name in ("vit_cifar", "vit_cifar_hybrid", "vit_cifar_lite", "vit_cifar_spt", "vit_test"):
+    for name in [name for name in PARAMETERS if "cifar" in name and "resnet" not in name]:
         model = create_model(name).eval()
         with torch.no_grad():
             assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-import vitlab.nn.attention as attention_module
 from models.vit_cases import CASES, GROUPED
 from reference.looks import looks
 from reference.random_weights import randomise
@@ -110,7 +109,7 @@ def test_attention_matches_the_definition(case: str) -> None:
 @every_case
 def test_fused_attention_gives_the_same(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, images = build(case)
-    monkeypatch.setattr(attention_module, "PLAIN_UP_TO", 0)
+    monkeypatch.setenv("VITLAB_RUNTIME", "plain")
     close(model(images), solve(case).logits)
 
 

@@ -12,15 +12,14 @@ import vitlab.nn.attention as attention_module
 from reference.attention import attend, multi_head
 from reference.random_weights import randomise
 from vitlab.nn.attention import (
-    PLAIN_UP_TO,
     MultiHeadAttention,
     SelfAttention,
-    attention_form,
     attention_weights,
     dot_product_attention,
 )
 from vitlab.nn.pattern import Axial, Others, Pattern, Sliding, Sparse
 from vitlab.nn.pos_embed import Rope
+from vitlab.runtime import PLAIN_ATTENTION, attention_form
 
 # A different prime for every axis: no transposed or broadcast mistake can keep the shape.
 B, A, M, N, K, V = 2, 3, 5, 11, 7, 13
@@ -31,6 +30,11 @@ FORMS = {"plain": 10**6, "fused": 0}
 """The threshold that forces each form."""
 
 both_forms = pytest.mark.parametrize("form", FORMS)
+
+
+def use_plain_up_to(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for use in PLAIN_ATTENTION:
+        monkeypatch.setitem(PLAIN_ATTENTION, use, tokens)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -92,9 +96,9 @@ MASKS = {
 def test_dot_product_attention(
     mask: str, scale: float | None, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention_module, "PLAIN_UP_TO", FORMS[form])
+    use_plain_up_to(FORMS[form], monkeypatch)
     q, k, v = qkv()
-    assert attention_form(q, k) == form
+    assert attention_form("cpu", max(M, N), "inference") == form
     y = dot_product_attention(q, k, v, MASKS[mask], scale=scale)
     assert y.shape == (B, A, M, V)
     expected, weights = by_definition(q, k, v, MASKS[mask], scale)
@@ -109,7 +113,7 @@ def test_dot_product_attention(
 def test_any_number_of_batch_axes(
     batch: tuple[int, ...], form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention_module, "PLAIN_UP_TO", FORMS[form])
+    use_plain_up_to(FORMS[form], monkeypatch)
     q, k, v = draw(*batch, M, K), draw(*batch, N, K, seed=1), draw(*batch, N, V, seed=2)
     y = dot_product_attention(q, k, v)
     torch.testing.assert_close(y, by_definition(q, k, v)[0], **TOLERANCE)
@@ -117,7 +121,7 @@ def test_any_number_of_batch_axes(
 
 @both_forms
 def test_a_query_that_sees_nothing_gets_nothing(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_module, "PLAIN_UP_TO", FORMS[form])
+    use_plain_up_to(FORMS[form], monkeypatch)
     q, k, v = draw(B, A, M, K), draw(B, A, N, K, seed=1), draw(B, A, N, V, seed=2)
     mask = torch.ones(M, N, dtype=torch.bool)
     mask[1] = False
@@ -130,7 +134,7 @@ def test_a_query_that_sees_nothing_gets_nothing(form: str, monkeypatch: pytest.M
 
 @both_forms
 def test_one_query_and_one_key(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_module, "PLAIN_UP_TO", FORMS[form])
+    use_plain_up_to(FORMS[form], monkeypatch)
     q, k, v = draw(B, 1, K), draw(B, 1, K), draw(B, 1, V)
     torch.testing.assert_close(dot_product_attention(q, k, v), v)
 
@@ -139,7 +143,7 @@ def test_one_query_and_one_key(form: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_gradients_of_both_forms_agree(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {}
     for form, threshold in FORMS.items():
-        monkeypatch.setattr(attention_module, "PLAIN_UP_TO", threshold)
+        use_plain_up_to(threshold, monkeypatch)
         q, k, v = (part.requires_grad_() for part in qkv())
         y = dot_product_attention(q, k, v, MASKS[mask])
         found[form] = torch.autograd.grad((y * draw(*y.shape, seed=9)).sum(), (q, k, v))
@@ -147,14 +151,30 @@ def test_gradients_of_both_forms_agree(mask: str, monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(plain, fused, **TOLERANCE)
 
 
-def test_the_form_follows_the_sizes() -> None:
-    few, many = draw(1, PLAIN_UP_TO, K), draw(1, PLAIN_UP_TO + 1, K)
-    assert attention_form(few, few) == "plain"
-    assert attention_form(few, many) == "fused"
-    assert attention_form(many, few) == "fused"
-    for q, k in ((few, few), (few, many), (many, few), (many, many)):
-        y = dot_product_attention(q, k, k)
-        torch.testing.assert_close(y, by_definition(q, k, k)[0], **TOLERANCE)
+@pytest.mark.parametrize("use", ["training", "inference"])
+def test_the_form_follows_device_sizes_and_use(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = PLAIN_ATTENTION[use]
+    assert attention_form("cpu", limit, use) == "plain"
+    assert attention_form("cpu", limit + 1, use) == "fused"
+    assert attention_form("cuda", limit, use) == "fused"
+    monkeypatch.setenv("VITLAB_RUNTIME", "plain")
+    assert attention_form("cpu", limit, use) == "fused"
+
+
+def test_a_gradient_makes_it_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def form(device: str, tokens: int, use: str) -> str:
+        asked.append((device, tokens, use))
+        return "plain"
+
+    monkeypatch.setattr(attention_module, "attention_form", form)
+    q, k, v = qkv()
+    dot_product_attention(q, k, v)
+    dot_product_attention(q.requires_grad_(), k, v)
+    with torch.no_grad():
+        dot_product_attention(q, k, v)
+    assert asked == [("cpu", max(M, N), use) for use in ("inference", "training", "inference")]
 
 
 def test_large_scores_do_not_overflow() -> None:
@@ -167,7 +187,7 @@ def test_large_scores_do_not_overflow() -> None:
 @both_forms
 def test_dropout_of_weights(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With values of one, an output is the share of the weights that survived, scaled up."""
-    monkeypatch.setattr(attention_module, "PLAIN_UP_TO", FORMS[form])
+    use_plain_up_to(FORMS[form], monkeypatch)
     torch.manual_seed(0)
     q, k = torch.zeros(400, 1, K), torch.zeros(400, 100, K)
     y = dot_product_attention(q, k, torch.ones(400, 100, 1), dropout=0.25)
@@ -185,7 +205,7 @@ def test_dropout_of_weights(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_multi_head_attention(
     widths: dict[str, int], masked: bool, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention_module, "PLAIN_UP_TO", FORMS[form])
+    use_plain_up_to(FORMS[form], monkeypatch)
     width = A * 5
     module = MultiHeadAttention(width, heads=A, **widths).double().eval()
     randomise(module)
@@ -258,7 +278,7 @@ def test_self_attention_has_the_same_gradients_in_both_forms(
     x = draw(B, prefix + 65, D)
     found = []
     for threshold in FORMS.values():
-        monkeypatch.setattr(attention_module, "PLAIN_UP_TO", threshold)
+        use_plain_up_to(threshold, monkeypatch)
         module.zero_grad()
         (module(x, grid) * draw(*x.shape, seed=9)).sum().backward()
         found.append({name: p.grad for name, p in module.named_parameters()})

@@ -38,6 +38,16 @@ HYBRIDS: dict[str, dict[str, Any]] = {
 CIFAR: dict[str, Any] = {"image_size": 32, "patch_size": 4, "classes": 10}
 """What the models for 32x32 images have in common."""
 
+LEAN_TOKENIZER: dict[str, Any] = {
+    "stem": "conv",
+    "conv_widths": (48, 96, 96),
+    "conv_strides": (1, 2, 1, 2),
+    "conv_downsample": "stride",
+    "conv_norm": "batch",
+    "conv_activation": "gelu",
+}
+"""Convolutions that leave most of the work to the encoder."""
+
 
 def _table() -> dict[str, ModelConfig]:
     table: dict[str, ModelConfig] = {}
@@ -49,7 +59,17 @@ def _table() -> dict[str, ModelConfig]:
         table[f"vit_{name}"] = ViTConfig(**SIZES[size], **stem, stem="resnet")
     small: dict[str, Any] = {"width": 192, "depth": 9, "heads": 3, "mlp_width": 768}
     table |= {
-        "vit_cifar": ViTConfig(**small, **CIFAR),
+        "vit_cifar": ViTConfig(
+            width=128,
+            depth=4,
+            heads=4,
+            mlp_width=512,
+            **CIFAR,
+            **LEAN_TOKENIZER,
+            class_token=False,
+            pool="mean",
+        ),
+        "vit_cifar_pure": ViTConfig(**small, **CIFAR),
         "vit_cifar_hybrid": ViTConfig(**small | {"depth": 6}, **CIFAR, stem="conv"),
         "vit_cifar_lite": ViTConfig(width=256, depth=7, heads=4, mlp_width=512, **CIFAR),
         "vit_cifar_spt": ViTConfig(

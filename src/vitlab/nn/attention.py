@@ -1,7 +1,6 @@
 """Scaled dot-product and multi-head attention (arXiv:1706.03762; arXiv:2010.11929, appendix A)."""
 
 from functools import partial
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,20 +12,9 @@ from vitlab.nn.init import init_attention, position_table
 from vitlab.nn.pattern import Grid, Pattern, attend_in_groups, pattern_groups, pattern_mask
 from vitlab.nn.pos_embed import Rope, offset_index
 from vitlab.nn.resize import resize_offsets
+from vitlab.runtime import attention_form
 
 Mask = Bool[Tensor, "*#mask M N"] | Float[Tensor, "*#mask M N"]
-
-PLAIN_UP_TO = 128
-"""Tokens up to which two plain products beat the fused kernel on a CPU."""
-
-
-def attention_form(
-    q: Float[Tensor, "*batch M K"], k: Float[Tensor, "*batch N K"]
-) -> Literal["fused", "plain"]:
-    """The faster way to compute attention for this device and these sizes."""
-    if q.device.type == "cpu" and max(q.shape[-2], k.shape[-2]) <= PLAIN_UP_TO:
-        return "plain"
-    return "fused"
 
 
 def dot_product_attention(
@@ -43,7 +31,9 @@ def dot_product_attention(
     A boolean mask is True where a query looks; a float mask is added to the scores.
     `scale` is 1 / sqrt(K) unless given.
     """
-    if attention_form(q, k) == "fused":
+    tokens = max(q.shape[-2], k.shape[-2])
+    use = "training" if torch.is_grad_enabled() and q.requires_grad else "inference"
+    if attention_form(q.device.type, tokens, use) == "fused":
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale
         )

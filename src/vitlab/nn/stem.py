@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
@@ -60,7 +61,8 @@ class ConvEmbed(nn.Module):
         self.norm_after = nn.LayerNorm(width, eps=norm_eps) if norm_after else None
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B h w D"]:
-        x = images
+        # The layout in which convolutions are fastest, and that of the tokens already.
+        x = images.contiguous(memory_format=torch.channels_last)
         for step in self.convs:
             x = step(x)
         x = rearrange(x, "b d h w -> b h w d")

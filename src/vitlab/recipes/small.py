@@ -12,14 +12,14 @@ def default() -> TrainConfig:
     """
     return TrainConfig(
         model="vit_cifar",
-        changes={"pool": "mean"},
-        batch_size=128,
+        batch_size=100,
         budget=10,
         budget_in="epochs",
-        augment=AugmentConfig(flip="random", shift=2),
+        augment=AugmentConfig(flip="alternate", shift=2),
         label_smoothing=0.1,
-        optimizer=OptimizerConfig(name="muon", lr=1e-3, muon_lr=0.02, weight_decay=0.01),
-        schedule=ScheduleConfig(kind="linear", warmup=0.1),
+        optimizer=OptimizerConfig(name="muon", lr=2e-3, muon_lr=0.015, weight_decay=0.01),
+        schedule=ScheduleConfig(kind="linear", warmup=0.15),
+        evaluations=5,
     )
 
 

@@ -25,6 +25,7 @@ from vitlab.models.registry import configure, create_model
 from vitlab.models.variants import ModelConfig
 from vitlab.preprocessing import Preprocessing
 from vitlab.recipes.registry import recipe as recipe_named
+from vitlab.runtime import keep_freed_memory
 from vitlab.tasks.report import (
     Compute,
     Report,
@@ -156,6 +157,7 @@ class _Job:
         if config.hold_out:
             images, validation = hold_out(images, share=config.hold_out, seed=config.seed)
         device = best_device()
+        keep_freed_memory()
         torch.manual_seed(seed_for(config.seed, "init"))
         model = create_model(model_config(plan)).to(device)
         preprocessing = Preprocessing(
@@ -206,7 +208,9 @@ class _Job:
         """The plan with its number of steps, stored before the first of them."""
         if self.plan.steps:
             return self.plan
-        plan = replace(self.plan, steps=steps_for(self.plan.train, self.state, self.loader))
+        evaluated = 0 if self.validation is None else len(self.validation)
+        steps = steps_for(self.plan.train, self.state, self.loader, evaluated=evaluated)
+        plan = replace(self.plan, steps=steps)
         self.files.folder.mkdir(parents=True, exist_ok=True)
         write_plan(self.files.folder, plan)
         return plan

@@ -9,19 +9,25 @@ from vitlab.train.state import TrainState, new_state
 from vitlab.train.step import train_step
 
 TRIAL_SECONDS = 6.0
-SHARE_FOR_TRAINING = 0.95
-"""Of the minutes; the rest goes to evaluation and checkpoints."""
+MARGIN = 0.97
+"""Of the minutes; the rest goes to checkpoints and the report."""
+EVALUATION = 0.35
+"""Time to evaluate an image, of the time to train with it: a third of the work, and no gradient."""
 
 
-def steps_for(config: TrainConfig, state: TrainState, loader: Loader) -> int:
-    """The number of updates; decided once, before the first of them."""
+def steps_for(config: TrainConfig, state: TrainState, loader: Loader, *, evaluated: int) -> int:
+    """The number of updates; decided once, before the first of them.
+
+    `evaluated` are the images looked at in each of the run's evaluations.
+    """
     if config.budget_in == "steps":
         return max(round(config.budget), 1)
     if config.budget_in == "epochs":
         return max(round(config.budget * loader.steps_per_epoch), 1)
-    return max(
-        int(config.budget * 60 * SHARE_FOR_TRAINING / seconds_per_step(config, state, loader)), 1
-    )
+    update = seconds_per_step(config, state, loader)
+    # One more evaluation at the end tells the temperature and one more the result.
+    looks = (config.evaluations + 2) * evaluated * EVALUATION * update / config.batch_size
+    return max(int((config.budget * 60 * MARGIN - TRIAL_SECONDS - looks) / update), 1)
 
 
 def seconds_per_step(config: TrainConfig, state: TrainState, loader: Loader) -> float:

@@ -1,0 +1,45 @@
+"""How this process uses the machine: choices that change speed and never results, in one place.
+
+The environment variable `VITLAB_RUNTIME=plain` switches them off.
+"""
+
+import ctypes
+import os
+import platform
+from typing import Literal
+
+KEEPABLE = 1 << 30
+"""Bytes of one buffer up to which freed memory is kept for the next."""
+# Of glibc's mallopt(3).
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+LARGEST_INT = 2**31 - 1
+
+PLAIN_ATTENTION = {"training": 128, "inference": 56}
+"""Tokens up to which plain products beat the fused kernel on a CPU."""
+
+
+def tuned() -> bool:
+    """Whether the choices of this module are made, or left to torch and the system."""
+    return os.environ.get("VITLAB_RUNTIME", "tuned") != "plain"
+
+
+def attention_form(
+    device: str, tokens: int, use: Literal["training", "inference"]
+) -> Literal["fused", "plain"]:
+    """The faster way to compute attention; both agree but for rounding."""
+    if device == "cpu" and tokens <= PLAIN_ATTENTION[use] and tuned():
+        return "plain"
+    return "fused"
+
+
+def keep_freed_memory() -> bool:
+    """Let buffers of a step serve the next one; tell whether the system could be told so.
+
+    glibc gives every large buffer back to the kernel and gets it anew, zeroed, page by page: at the
+    sizes of a training step that costs more than some of the layers do.
+    """
+    if not tuned() or platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    settings = ((M_MMAP_THRESHOLD, KEEPABLE), (M_TRIM_THRESHOLD, LARGEST_INT), (M_TOP_PAD, 1 << 26))
+    return all(mallopt(setting, value) == 1 for setting, value in settings)

@@ -1,0 +1,52 @@
+"""What the process is told about the machine."""
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vitlab.runtime import keep_freed_memory
+
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt(3) is glibc's")
+
+# Frees and takes 64 MB again and again, and counts the pages that the kernel had to bring.
+CHURN = """
+import resource, sys
+import torch
+from vitlab.runtime import keep_freed_memory
+kept = keep_freed_memory()
+for _ in range(3):
+    torch.ones(16 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    torch.ones(16 << 20)
+print(int(kept), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def churn(runtime: str) -> tuple[bool, int]:
+    done = subprocess.run(
+        [sys.executable, "-c", CHURN],
+        env={"VITLAB_RUNTIME": runtime, "PYTHONPATH": str(Path(__file__).parents[1] / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kept, faults = done.stdout.split()
+    return kept == "1", int(faults)
+
+
+@glibc
+def test_freed_memory_serves_again() -> None:
+    kept, faults = churn("tuned")
+    assert kept
+    switched_off, more_faults = churn("plain")
+    assert not switched_off
+    assert faults * 10 < more_faults
+
+
+def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert not keep_freed_memory()
