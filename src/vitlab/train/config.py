@@ -19,17 +19,23 @@ class OptimizerConfig:
     """Peak rate of the matrices that Muon updates."""
     weight_decay: float = 0.05
     """Decoupled, multiplied by the rate; matrices only, never norms, biases, tokens or tables."""
+    layer_decay: float = 1.0
+    """Factor of AdamW's or SGD's rate from each layer to the one below it; the head has 1."""
     betas: tuple[float, float] = (0.9, 0.999)
     momentum: float = 0.95
     """Of SGD and Muon."""
     clip_norm: float = 1.0
     """Largest norm of the whole gradient; 0: not clipped."""
+    sam: float = 0.0
+    """Radius in which sharpness-aware minimisation looks for the worst loss; 0: off."""
 
     def __post_init__(self) -> None:
+        if not 0 < self.layer_decay <= 1:
+            raise ConfigError(f"layer_decay {self.layer_decay} is not in (0, 1]")
         for name in ("lr", "muon_lr"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is not positive")
-        for name in ("weight_decay", "clip_norm"):
+        for name in ("weight_decay", "clip_norm", "sam"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is negative")
         for value in (*self.betas, self.momentum):
@@ -63,6 +69,13 @@ class TrainConfig:
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of the model's config that differ from its name's."""
     seed: int = 0
+    learns: Literal["everything", "head", "lora"] = "everything"
+    """All parameters, the last layer alone, or updates of low rank and the last layer."""
+    lora_rank: int = 8
+    frozen_blocks: int = 0
+    """First encoder blocks that never learn, and the stem with them."""
+    head_first: float = 0.0
+    """Share of the steps, at the start, in which the head learns alone."""
     batch_size: int = 128
     budget: float = 10.0
     budget_in: Literal["epochs", "steps", "minutes"] = "epochs"
@@ -92,13 +105,20 @@ class TrainConfig:
     """Share of unreadable images from which on the run stops."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "accumulate", "evaluations", "checkpoint_every", "keep"):
+        for name in (
+            "batch_size",
+            "accumulate",
+            "evaluations",
+            "checkpoint_every",
+            "keep",
+            "lora_rank",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is not at least 1")
-        for name in ("patience", "workers", "seed"):
+        for name in ("patience", "workers", "seed", "frozen_blocks"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is negative")
-        for name in ("hold_out", "label_smoothing", "ema"):
+        for name in ("hold_out", "label_smoothing", "ema", "head_first"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is not in [0, 1)")
         if not self.budget > 0:

@@ -23,6 +23,7 @@ from vitlab.train.checkpoint import (
 from vitlab.train.config import TrainConfig
 from vitlab.train.ema import averaged
 from vitlab.train.interrupt import stop_signals
+from vitlab.train.learning import set_learning
 from vitlab.train.log import MetricLog, Watch
 from vitlab.train.schedule import factor
 from vitlab.train.state import TrainState
@@ -120,6 +121,8 @@ def _update(config: TrainConfig, state: TrainState, loader: Loader, steps: int) 
     # Dropout and stochastic depth draw from torch's own generator.
     torch.manual_seed(seed_for(config.seed, "model", state.step))
     state.model.train()
+    if config.head_first:
+        set_learning(state.model, config, state.step, steps)
     batch = loader.batch(state.step)
     return train_step(state, batch, config, lr_factor=factor(config.schedule, state.step, steps))
 
@@ -133,7 +136,7 @@ def _log_training(
     measured = {
         "loss": stats.loss.item(),
         "grad_norm": stats.grad_norm.item(),
-        "lr": state.optimizers[0].param_groups[0]["lr"],
+        "lr": max(group["lr"] for group in state.optimizers[0].param_groups),
     }
     epoch = state.step / loader.steps_per_epoch
     for name, value in measured.items():

@@ -1,13 +1,14 @@
 """Which parameter is updated how: weight decay only where it belongs, matrices to Muon."""
 
 import re
-from collections.abc import Iterable
+from collections import defaultdict
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from vitlab.train.config import OptimizerConfig
+from vitlab.train.learning import depth, rate_factor
 from vitlab.train.muon import Muon, newton_schulz_flops
 
 ENCODER_MATRIX = re.compile(r"encoder\.blocks\.\d+\.(attention\.(qkv|proj)|mlp\.fc[12])\.weight")
@@ -28,10 +29,10 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[Optimize
     """One optimizer, or Muon and AdamW; every parameter belongs to exactly one group."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if config.name != "muon":
-        return [_plain(named, config)]
+        return [_plain(model, named, config)]
     matrices = [(name, p) for name, p in named if ENCODER_MATRIX.fullmatch(name)]
     if not matrices:
-        return [_plain(named, config)]
+        return [_plain(model, named, config)]
     rest = [(name, p) for name, p in named if not ENCODER_MATRIX.fullmatch(name)]
     muon = Muon(
         [(p, stacked(name)) for name, p in matrices],
@@ -39,7 +40,7 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[Optimize
         momentum=config.momentum,
         weight_decay=config.weight_decay,
     )
-    return [muon, _plain(rest, config)]
+    return [muon, _plain(model, rest, config)]
 
 
 def optimizer_flops(model: nn.Module, config: OptimizerConfig) -> int:
@@ -55,15 +56,22 @@ def optimizer_flops(model: nn.Module, config: OptimizerConfig) -> int:
     return total
 
 
-def _plain(named: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> Optimizer:
+def _plain(
+    model: nn.Module, named: list[tuple[str, nn.Parameter]], config: OptimizerConfig
+) -> Optimizer:
+    blocks = depth(model)
+    by_kind: dict[tuple[bool, float], list[nn.Parameter]] = defaultdict(list)
+    for name, parameter in named:
+        factor = rate_factor(name, blocks, config.layer_decay)
+        by_kind[decayed(name, parameter), factor].append(parameter)
     groups = [
         {
-            "params": [p for name, p in named if decayed(name, p) == decay],
+            "params": parameters,
+            "lr": config.lr * factor,
             "weight_decay": config.weight_decay if decay else 0.0,
         }
-        for decay in (True, False)
+        for (decay, factor), parameters in sorted(by_kind.items(), key=lambda kind: kind[0])
     ]
-    groups = [group for group in groups if group["params"]]
     if config.name == "sgd":
         return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)

@@ -1,6 +1,8 @@
 """One update: forward, loss, backward, clip, step."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,6 +12,7 @@ from vitlab.data.batch import Batch
 from vitlab.errors import Diverged
 from vitlab.train.config import TrainConfig
 from vitlab.train.loss import cross_entropy
+from vitlab.train.sam import sharpness_aware
 from vitlab.train.state import TrainState
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -30,7 +33,10 @@ def train_step(
     for optimizer, peaks in zip(state.optimizers, state.peak_lrs, strict=True):
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * lr_factor
-    loss = _backward(state, batch, config)
+    backward: Callable[[], Tensor] = partial(_backward, state, batch, config)
+    if config.optimizer.sam:
+        backward = sharpness_aware(state.model, backward, config.optimizer.sam)
+    loss = backward()
     for optimizer in state.optimizers:
         state.scaler.unscale_(optimizer)
     limit = config.optimizer.clip_norm or float("inf")

@@ -1,0 +1,61 @@
+"""Which parameters learn at a step, and how fast: heads first, frozen blocks, layer-wise decay."""
+
+import re
+
+from torch import nn
+
+from vitlab.errors import ConfigError
+from vitlab.nn.lora import add_lora
+from vitlab.train.config import TrainConfig
+
+HEAD = re.compile(r"(head|pre_logits)\.")
+BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
+LAST = re.compile(r"(head|pre_logits|pool|norm|encoder\.norm)\.")
+
+
+def prepare_learning(model: nn.Module, config: TrainConfig) -> None:
+    """Give the model what its way of learning needs, before an optimizer sees it."""
+    blocks = depth(model)
+    if config.frozen_blocks > blocks:
+        raise ConfigError(f"frozen_blocks {config.frozen_blocks}; the model has {blocks} blocks")
+    if config.learns == "lora" and not add_lora(model, rank=config.lora_rank):
+        raise ConfigError(f"learns lora; {config.model} has no encoder that could")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(_ever_learns(name, config))
+
+
+def set_learning(model: nn.Module, config: TrainConfig, step: int, steps: int) -> None:
+    """Let those parameters have gradients that learn at this step."""
+    alone = step < config.head_first * steps
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(
+            _ever_learns(name, config) and (not alone or HEAD.match(name) is not None)
+        )
+
+
+def rate_factor(name: str, blocks: int, layer_decay: float) -> float:
+    """`layer_decay` to the power of the layers above: the head 1, the stem least."""
+    if LAST.match(name):
+        return 1.0
+    block = BLOCK.match(name)
+    layer = 0 if block is None else int(block[1]) + 1
+    return layer_decay ** (blocks + 1 - layer)
+
+
+def depth(model: nn.Module) -> int:
+    """Number of encoder blocks."""
+    found = [int(m[1]) for name, _ in model.named_parameters() if (m := BLOCK.match(name))]
+    return 1 + max(found, default=-1)
+
+
+def _ever_learns(name: str, config: TrainConfig) -> bool:
+    if HEAD.match(name):
+        return True
+    if config.learns == "head":
+        return False
+    if config.learns == "lora":
+        return "lora_" in name
+    block = BLOCK.match(name)
+    if block is not None:
+        return int(block[1]) >= config.frozen_blocks
+    return not config.frozen_blocks or LAST.match(name) is not None

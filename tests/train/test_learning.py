@@ -1,0 +1,92 @@
+"""Who learns when, and how fast."""
+
+import pytest
+import torch
+
+from vitlab.errors import ConfigError
+from vitlab.models.registry import create_model
+from vitlab.train.config import OptimizerConfig, TrainConfig
+from vitlab.train.learning import prepare_learning, rate_factor, set_learning
+from vitlab.train.optim import build_optimizers
+
+
+def learning(model: torch.nn.Module) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def test_everything_learns_unless_told_otherwise() -> None:
+    model = create_model("vit_test")
+    prepare_learning(model, TrainConfig())
+    assert learning(model) == {name for name, _ in model.named_parameters()}
+
+
+def test_a_linear_probe_is_the_head() -> None:
+    model = create_model("vit_test", head="mlp")
+    prepare_learning(model, TrainConfig(learns="head"))
+    assert learning(model) == {
+        "head.weight",
+        "head.bias",
+        "pre_logits.weight",
+        "pre_logits.bias",
+    }
+
+
+def test_frozen_blocks_take_the_stem_with_them() -> None:
+    model = create_model("vit_test", depth=3)
+    prepare_learning(model, TrainConfig(frozen_blocks=2))
+    found = learning(model)
+    assert {name.split(".")[2] for name in found if "blocks" in name} == {"2"}
+    assert {name for name in found if "blocks" not in name} == {
+        "encoder.norm.weight",
+        "encoder.norm.bias",
+        "head.weight",
+        "head.bias",
+    }
+    with pytest.raises(ConfigError, match="frozen_blocks 4; the model has 3 blocks"):
+        prepare_learning(model, TrainConfig(frozen_blocks=4))
+
+
+def test_lora_and_the_head() -> None:
+    model = create_model("vit_test")
+    prepare_learning(model, TrainConfig(learns="lora", lora_rank=3))
+    found = learning(model)
+    assert len(found) == 2 * 2 * 4 + 2
+    assert all("lora_" in name or name.startswith("head.") for name in found)
+    with pytest.raises(ConfigError, match="cnn_tutorial has no encoder"):
+        prepare_learning(
+            create_model("cnn_tutorial"), TrainConfig(model="cnn_tutorial", learns="lora")
+        )
+
+
+def test_the_head_learns_alone_at_first() -> None:
+    model, config = create_model("vit_test"), TrainConfig(head_first=0.2)
+    prepare_learning(model, config)
+    everything = learning(model)
+    for step, expected in ((0, {"head.weight", "head.bias"}), (19, None), (20, everything)):
+        set_learning(model, config, step, 100)
+        assert learning(model) == (expected or {"head.weight", "head.bias"})
+
+
+def test_layers_learn_the_slower_the_lower_they_are() -> None:
+    model = create_model("vit_test")  # two blocks
+    expected = {
+        "head.weight": 1.0,
+        "encoder.norm.weight": 1.0,
+        "encoder.blocks.1.norm1.weight": 0.5,
+        "encoder.blocks.0.mlp.fc1.weight": 0.25,
+        "stem.proj.weight": 0.125,
+        "positions.0.table": 0.125,
+        "cls_token": 0.125,
+    }
+    for name, factor in expected.items():
+        assert rate_factor(name, 2, 0.5) == factor
+    [optimizer] = build_optimizers(model, OptimizerConfig(lr=0.8, layer_decay=0.5))
+    rates = {
+        id(parameter): group["lr"]
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    assert len(rates) == len(list(model.parameters()))
+    named = dict(model.named_parameters())
+    for name, factor in expected.items():
+        assert rates[id(named[name])] == pytest.approx(0.8 * factor)
