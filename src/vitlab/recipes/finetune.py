@@ -1,0 +1,133 @@
+"""Recipes for fine-tuning: one that looks at the data and the model, and the paper's."""
+
+from dataclasses import dataclass, replace
+
+from vitlab.data.augment_config import AugmentConfig
+from vitlab.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
+
+FEW, MANY = 50, 1000
+"""Images of a class below which there are few, and from which on there are many."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Situation:
+    """What the settings of a fine-tuning depend on."""
+
+    images: int
+    """For training, the held-out ones among them."""
+    classes: int
+    parameters: int
+    accelerated: bool
+    """Whether the device is more than a CPU."""
+
+    @property
+    def per_class(self) -> float:
+        """Images of a class, on average."""
+        return self.images / max(self.classes, 1)
+
+
+def finetuning(situation: Situation) -> tuple[TrainConfig, tuple[str, ...]]:
+    """Settings for this amount of data and this model, and why each was chosen."""
+    epochs = _epochs(situation)
+    batch_size = _batch_size(situation)
+    rate = _rate(situation)
+    augment, kind = _augment(situation)
+    updates = max(epochs * situation.images / batch_size, 1)
+    ema = round(min(0.999, max(0.9, 1 - 20 / updates)), 4)
+    config = TrainConfig(
+        batch_size=batch_size,
+        budget=epochs,
+        hold_out=0.2 if situation.per_class < FEW else 0.1,
+        augment=augment,
+        label_smoothing=0.1,
+        optimizer=OptimizerConfig(lr=rate, weight_decay=0.05, layer_decay=0.75),
+        schedule=ScheduleConfig(kind="cosine", warmup=0.1),
+        head_first=0.1,
+        ema=ema,
+        patience=5,
+    )
+    return config, (
+        f"{situation.images:,} images, {situation.per_class:,.0f} a class: {kind}",
+        f"{epochs} epochs in batches of {batch_size}, about {updates:,.0f} updates",
+        f"{situation.parameters / 1e6:.3g} M parameters: rate {rate:g} for the head, "
+        f"{config.optimizer.layer_decay:g} times that for each layer below",
+        f"the head learns alone for the first {config.head_first:.0%}, so that what the weights "
+        f"know is not washed away by a head that knows nothing",
+        f"{config.hold_out:.0%} held out decides when to stop and which weights are kept",
+    )
+
+
+def paper() -> TrainConfig:
+    """Fine-tuning as in arXiv:2010.11929, appendix B.1.1: SGD from a zero head.
+
+    `vitlab finetune --paper --from B_16.npz --data cifar10 --out runs/paper --steps 500`
+    """
+    return TrainConfig(
+        batch_size=512,
+        accumulate=16,
+        budget=500,
+        budget_in="steps",
+        augment=AugmentConfig(random_resized_crop=(0.05, 1.0), flip="random"),
+        label_smoothing=0.0,
+        optimizer=OptimizerConfig(
+            name="sgd", lr=0.03, weight_decay=0.0, momentum=0.9, clip_norm=1.0
+        ),
+        schedule=ScheduleConfig(kind="cosine", warmup=0.05),
+    )
+
+
+def linear_probe(config: TrainConfig) -> TrainConfig:
+    """The same with a head that learns alone: at a higher rate, and never anything else."""
+    return replace(
+        config,
+        learns="head",
+        head_first=0.0,
+        optimizer=replace(config.optimizer, lr=5e-3, layer_decay=1.0, weight_decay=0.0),
+    )
+
+
+def with_lora(config: TrainConfig, rank: int) -> TrainConfig:
+    """The same with updates of low rank, which take a higher rate."""
+    return replace(
+        config,
+        learns="lora",
+        lora_rank=rank,
+        optimizer=replace(config.optimizer, lr=2e-3, layer_decay=1.0),
+    )
+
+
+def _epochs(situation: Situation) -> int:
+    return round(min(40, max(3, 40_000 / situation.images)))
+
+
+def _batch_size(situation: Situation) -> int:
+    for limit, size in ((500, 16), (5_000, 32), (50_000, 64)):
+        if situation.images < limit:
+            return size
+    return 512 if situation.accelerated else 128
+
+
+def _rate(situation: Situation) -> float:
+    for limit, rate in ((30e6, 5e-4), (150e6, 3e-4)):
+        if situation.parameters < limit:
+            return rate
+    return 1e-4
+
+
+def _augment(situation: Situation) -> tuple[AugmentConfig, str]:
+    if situation.per_class < FEW:
+        return (
+            AugmentConfig(random_resized_crop=(0.6, 1.0), flip="random", color_jitter=0.2),
+            "gentle crops, flips and colours",
+        )
+    if situation.per_class < MANY:
+        return (
+            AugmentConfig(random_resized_crop=(0.4, 1.0), flip="random", policy="trivial"),
+            "crops, flips and TrivialAugment",
+        )
+    return (
+        AugmentConfig(
+            random_resized_crop=(0.3, 1.0), flip="random", policy="randaugment", mixup=0.2
+        ),
+        "crops, flips, RandAugment and mixup",
+    )
