@@ -1,4 +1,4 @@
-"""Distillation (arXiv:1503.02531): part of every target is what a teacher says of the same image."""
+"""Distillation (arXiv:1503.02531): part of each target is what a teacher says of the image."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
