@@ -81,14 +81,19 @@ def _changes(
     seed: int | None,
 ) -> dict[str, Any]:
     changes: dict[str, Any] = dict(parse_changes(texts))
-    budgets = {"epochs": epochs, "steps": steps, "minutes": minutes}
-    given = {name: value for name, value in budgets.items() if value is not None}
-    if len(given) > 1:
-        raise ConfigError(f"--{' and --'.join(given)}: a run has one budget")
-    for name, value in given.items():
-        changes |= {"budget": float(value), "budget_in": name}
+    changes |= budget(epochs=epochs, steps=steps, minutes=minutes)
     if batch_size is not None:
         changes["batch_size"] = batch_size
     if seed is not None:
         changes["seed"] = seed
     return changes
+
+
+def budget(**budgets: float | None) -> dict[str, Any]:
+    """The one budget that was given, if any, as changes of a recipe."""
+    given = {name: value for name, value in budgets.items() if value is not None}
+    if len(given) > 1:
+        raise ConfigError(f"--{' and --'.join(given)}: a run has one budget")
+    for name, value in given.items():
+        return {"budget": float(value), "budget_in": name}
+    return {}
