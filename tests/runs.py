@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
+
+from vitlab.tasks import train as train_task
+from vitlab.tasks.train import train
+from vitlab.train.loop import fit
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 CHANGES: dict[str, Any] = {
@@ -97,3 +102,15 @@ class PullsThePlug:
 
     def close(self) -> None:
         self.loader.close()
+
+
+def train_until(step: int, **arguments: Any) -> None:
+    """`vitlab.train`, broken off without a warning before a step."""
+
+    def plugged(config: Any, state: Any, loader: Any, **rest: Any) -> None:
+        fit(config, state, PullsThePlug(loader, step), **rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_task, "fit", plugged)
+        with pytest.raises(KeyboardInterrupt):
+            train(**arguments)

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from runs import CHANGES, SLOW_DISK, PullsThePlug, make_folder, same, start
+from runs import CHANGES, SLOW_DISK, make_folder, same, start, train_until
 from vitlab.errors import ConfigError
-from vitlab.tasks import train as train_task
 from vitlab.tasks.train import train
-from vitlab.train.loop import fit
 
 
 def children_of(process: "subprocess.Popen[str]") -> list[int]:
@@ -48,27 +46,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).folder
 
 
-def test_a_run_that_was_broken_off_ends_where_the_other_does(
-    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_broken_off_ends_where_the_other_does(tmp_path: Path, whole: Path) -> None:
     part = tmp_path / "part"
-    for plug in (7, 5, 13):
-        monkeypatch.setattr(
-            train_task,
-            "fit",
-            lambda config, state, loader, plug=plug, **rest: fit(
-                config, state, PullsThePlug(loader, plug), **rest
-            ),
-        )
-        new = not part.exists()
-        with pytest.raises(KeyboardInterrupt):
-            train(
-                data="sample" if new else None,
-                out=part,
-                changes=CHANGES if new else None,
-                resume=not new,
-            )
-    monkeypatch.setattr(train_task, "fit", fit)
+    train_until(7, data="sample", out=part, changes=CHANGES)
+    for step in (5, 13):
+        train_until(step, out=part, resume=True)
     train(out=part, resume=True)
     assert same(part, whole)
 

@@ -11,6 +11,7 @@ import torch
 from vitlab.data.datasets import DataSource
 from vitlab.data.images import FileSet, ImageSet
 from vitlab.data.split import hold_out
+from vitlab.data.survey import surveyed
 from vitlab.errors import DataError, suggest
 from vitlab.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
@@ -55,7 +56,14 @@ def _open_classes(root: Path) -> DataSource:
 
     @cache
     def split() -> tuple[ImageSet, ImageSet]:
-        return hold_out(read_classes(classes), share=TEST_SHARE, seed=SPLIT_SEED)
+        images = surveyed(read_classes(classes))
+        try:
+            return hold_out(images, share=TEST_SHARE, seed=SPLIT_SEED)
+        except DataError as error:
+            raise DataError(
+                f"{root} is too small to be split by us ({error}); valid: more images, or folders "
+                f"{TRAIN} and {TEST[0]} in it"
+            ) from error
 
     return _source(root, classes, lambda: split()[0], lambda: split()[1])
 

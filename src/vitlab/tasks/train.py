@@ -17,7 +17,7 @@ from vitlab.data.loader import batches_for_evaluation, open_loader
 from vitlab.data.random import seed_for
 from vitlab.data.split import hold_out
 from vitlab.data.survey import check_share, recalling, surveyed
-from vitlab.errors import ConfigError
+from vitlab.errors import ConfigError, DataError, WeightsError
 from vitlab.evaluate.calibration import Temperature, fit_temperature
 from vitlab.evaluate.classify import Batches, Evaluation, Evaluator, Outcome, collect
 from vitlab.evaluate.classify import evaluate as judge
@@ -139,7 +139,7 @@ def _decide(
     shape: dict[str, Any] = {"classes": len(source.labels), "channels": source.channels}
     if source.image_size is not None:
         shape["image_size"] = source.image_size
-    model = override(configure(config.model, **shape, **config.changes), of_model)
+    model = override(configure(config.model, **shape | config.changes), of_model)
     for field in ("classes", "channels"):
         if getattr(model, field) != shape[field]:
             raise ConfigError(
@@ -178,7 +178,7 @@ class _Job:
         config = plan.train
         images, validation = _open_train(source, config.max_broken, known), None
         if config.hold_out:
-            images, validation = hold_out(images, share=config.hold_out, seed=config.seed)
+            images, validation = _hold_out(images, config)
         device = best_device()
         torch.manual_seed(seed_for(config.seed, "init"))
         model = create_model(model_config(plan)).to(device)
@@ -271,9 +271,7 @@ class _Job:
                 state.model.load_state_dict(state.ema.state)
             return "raw" if state.ema is None else "ema"
         if state.best_step and state.best_step != state.step:
-            best = new_state(state.model, self.plan.train)
-            load_checkpoint(self.files.best, best)
-            state.ema = best.ema
+            self._take_best()
         if state.ema is None:
             return "raw"
         raw = dict(evaluate(state.model))[CHOSEN_BY]
@@ -283,6 +281,16 @@ class _Job:
             return "raw"
         state.model.load_state_dict(state.ema.state)
         return "ema"
+
+    def _take_best(self) -> None:
+        best = new_state(self.state.model, self.plan.train)
+        try:
+            load_checkpoint(self.files.best, best)
+        except WeightsError as error:
+            log.warning("%s; the last weights take the place of the best", error)
+            self.state.best_step = 0
+            return
+        self.state.ema = best.ema
 
     def _finish(self, plan: Plan, weights: str) -> Run:
         model, labels = self.state.model, self.source.labels
@@ -390,6 +398,13 @@ def _open_train(source: DataSource, max_broken: float, known: Survey | None) -> 
     assert images.survey is not None
     check_share(images.survey, max_broken)
     return images
+
+
+def _hold_out(images: ImageSet, config: TrainConfig) -> tuple[ImageSet, ImageSet]:
+    try:
+        return hold_out(images, share=config.hold_out, seed=config.seed)
+    except DataError as error:
+        raise DataError(f"{error}; --set hold_out=0 holds none out") from error
 
 
 def _left_out(images: ImageSet) -> dict[Path, str]:
