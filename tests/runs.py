@@ -30,8 +30,6 @@ CHANGES: dict[str, Any] = {
     "optimizer.name": "muon",
 }
 MAIN = "from vitlab.cli.main import main; main()"
-SLOW_DISK = "import os, time; sync = os.fsync; os.fsync = lambda f: (time.sleep(0.3), sync(f))[1]"
-"""Every write takes so long that it can be caught in the middle."""
 
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:
@@ -83,6 +81,21 @@ def make_folder(folder: Path, each: int = 40) -> str:
             Image.fromarray(image).save(folder / label / f"{number}.jpg")
         (folder / label / "broken.jpg").write_bytes(b"not an image")
     return str(folder)
+
+
+def hanging_at(checkpoint: int) -> str:
+    """Code for a process that hangs for ever in the middle of writing its n-th checkpoint."""
+    return f"""
+import os, time
+sync, written = os.fsync, []
+def hang(file):
+    sync(file)
+    written.extend([file] if "/.step-" in os.readlink(f"/proc/self/fd/{{file}}") else [])
+    if len(written) == {checkpoint}:
+        os.ftruncate(file, os.fstat(file).st_size // 2)
+        time.sleep(600)
+os.fsync = hang
+"""
 
 
 class PullsThePlug:

@@ -131,16 +131,23 @@ def image_files(folder: Path) -> Iterator[str]:
             continue
         seen.add((status.st_dev, status.st_ino))
         for entry in _entries(place):
-            if entry.is_dir():
+            if _is_folder(entry):
                 todo.append(entry.path)
             elif os.path.splitext(entry.name)[1].lower() in SUFFIXES and (
-                entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
+                (entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file()
             ):
                 yield entry.path
 
 
 def _subfolders(folder: Path) -> set[str]:
-    return {entry.name for entry in _entries(os.fspath(folder)) if entry.is_dir()}
+    return {entry.name for entry in _entries(os.fspath(folder)) if _is_folder(entry)}
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle
+        return False
 
 
 def _entries(folder: str) -> Iterator["os.DirEntry[str]"]:

@@ -34,7 +34,7 @@ def recalling(survey: Survey | None) -> Iterator[None]:
 
 def surveyed(data: FileSet) -> FileSet:
     """The files of a set that can be read, with what was found."""
-    if data.survey is not None:
+    if data.survey is not None or not data.paths:
         return data
     folder = os.path.commonpath([os.path.abspath(path.parent) for path in data.paths])
     names = _names(data.paths, folder)

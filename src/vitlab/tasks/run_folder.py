@@ -110,9 +110,12 @@ def read_survey(run: Path) -> Survey | None:
         raise ConfigError(f"{path}: damaged ({error}); remove it to look again") from error
 
 
-def write_survey(run: Path, survey: Survey) -> None:
-    """Store what was found, whole or not at all."""
-    write_json(run / SURVEY, to_dict(survey))
+def write_survey(run: Path, survey: Survey | None) -> None:
+    """Store what was found, whole or not at all, or that nobody looked."""
+    if survey is None:
+        (run / SURVEY).unlink(missing_ok=True)
+    else:
+        write_json(run / SURVEY, to_dict(survey))
 
 
 def exact_command(recipe: str, data: str, out: Path, changes: Mapping[str, Any]) -> str:

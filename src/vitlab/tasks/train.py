@@ -232,8 +232,7 @@ class _Job:
         folder, survey = self.files.folder, self._survey
         if not self.plan.steps:
             check_new(folder)  # nobody may have begun one meanwhile
-        if survey is not None:
-            write_survey(folder, survey)
+        write_survey(folder, survey)
         if self.plan.steps:
             return self.plan
         plan = replace(self.plan, steps=steps_for(self.plan.train, self.state, self.loader))
