@@ -63,7 +63,9 @@ def compare_files(paths: Sequence[Path]) -> tuple[Numbers, dict[int, str]]:
     bad = {int(which[place]): reason for place, reason in reasons.items()}
     readable = np.delete(which, list(reasons))
     broken = {i: bad[first] for i, first in enumerate(groups.tolist()) if first in bad}
-    return join_near(groups, readable, describe(small)), broken
+    if len(readable):
+        groups = join_near(groups, readable, describe(small))
+    return groups, broken
 
 
 def _compare_arrays(data: ArraySet) -> Numbers:

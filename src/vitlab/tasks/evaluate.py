@@ -196,9 +196,10 @@ def _held_out(model: Path) -> tuple[float, int]:
 def _survey_of(model: Path, data: str | os.PathLike[str]) -> Survey | None:
     """What the run of this model found in its files, if these are the data now."""
     run = _run_of(model)
-    if run is None or read_plan(run).data != os.path.abspath(Path(data).expanduser()):
+    known = None if run is None else read_survey(run)
+    if run is None or known is None:
         return None
-    return read_survey(run)
+    return known if read_plan(run).data == os.path.abspath(Path(data).expanduser()) else None
 
 
 def _run_of(model: Path) -> Path | None:
