@@ -64,7 +64,9 @@ def test_mistakes_are_one_line_and_nothing_is_written(
 
 
 def test_data_must_be_named(command: Command, tmp_path: Path) -> None:
-    assert "no data; pass --data" in command("train", "--out", tmp_path / "run").mistake
+    for nothing in ((), ("--data", "")):
+        told = command("train", "--out", tmp_path / "run", *nothing)
+        assert "no data; pass --data" in told.mistake
     assert not list(tmp_path.iterdir())
 
 
@@ -99,7 +101,7 @@ def test_images_of_every_kind_and_size(command: Command, tmp_path: Path) -> None
     run = tmp_path / "run"
     outcome = command(
         *("train", "--data", tmp_path / "data", "--out", run, "--steps", 2, *TINY),
-        *("--batch-size", 500, "--set", "evaluations=1", "--json"),
+        *("--batch-size", 500, "--set", "evaluations=1000000000", "--json"),
     )
     assert outcome.code == 0, outcome.err
     assert json.loads((run / "broken.json").read_text()) == {}

@@ -112,7 +112,7 @@ def train(
         source = open_data(plan.data, download=download)
     else:
         check_new(folder)
-        if data is None:
+        if data is None or not os.fspath(data):
             raise ConfigError("no data; pass --data NAME or FOLDER (vitlab data list shows names)")
         data = os.fspath(data)
         source = open_data(data, download=download)

@@ -108,9 +108,8 @@ def fit(
     loader.broken.update({Path(path): why for path, why in progress.broken.items()})
     log = MetricLog(files.metrics, before=progress.metrics, watch=watch)
     book = _Book(settings=settings, log=log, loader=loader, files=files)
-    evaluation_steps = {
-        round(steps * (i + 1) / config.evaluations) for i in range(config.evaluations)
-    }
+    looks = min(config.evaluations, steps)
+    evaluation_steps = {round(steps * (i + 1) / looks) for i in range(looks)}
     try:
         with stop_signals() as stop:
             while state.step < steps and not _out_of_patience(state, config):
