@@ -45,7 +45,7 @@ class Checkpoint:
 
     path: Path
     tensors: dict[str, Tensor]
-    numbers: dict[str, float]
+    numbers: dict[str, Any]
     scaler: dict[str, Any]
     progress: Progress
 
