@@ -39,6 +39,8 @@ UPRIGHT: Mapping[int, Callable[[Pixels], Pixels]] = {
     8: lambda pixels: np.rot90(pixels, 1),
 }
 """What brings stored pixels [H, W, C] upright, by their EXIF orientation."""
+UNREADABLE = "not a readable image ("
+"""What preprocessing puts before a decoder's own words, and a bracket behind."""
 LYING = range(5, 9)
 """Orientations of images that are stored on their side."""
 
@@ -150,4 +152,6 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split()).removeprefix("image: ")
+    if text.startswith(UNREADABLE):  # the same words whichever way a file was read
+        text = text[len(UNREADABLE) : -1]
     return text or type(error).__name__
