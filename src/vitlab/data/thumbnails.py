@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 import warnings
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
@@ -54,10 +55,12 @@ def _same(keys: Iterable[Hashable]) -> list[list[int]]:
 
 
 def _size(path: Path) -> int | None:
+    """Of a regular file: a pipe would never end."""
     try:
-        return path.stat().st_size
+        found = path.stat()
     except OSError:
         return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _content(path: Path) -> str | None:
