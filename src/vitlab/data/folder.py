@@ -11,6 +11,7 @@ import torch
 from vitlab.data.datasets import DataSource
 from vitlab.data.images import FileSet, ImageSet
 from vitlab.data.split import hold_out
+from vitlab.data.survey import surveyed
 from vitlab.errors import DataError, suggest
 from vitlab.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
@@ -55,7 +56,14 @@ def _open_classes(root: Path) -> DataSource:
 
     @cache
     def split() -> tuple[ImageSet, ImageSet]:
-        return hold_out(read_classes(classes), share=TEST_SHARE, seed=SPLIT_SEED)
+        images = surveyed(read_classes(classes))
+        try:
+            return hold_out(images, share=TEST_SHARE, seed=SPLIT_SEED)
+        except DataError as error:
+            raise DataError(
+                f"{root} is too small to be split by us ({error}); valid: more images, or folders "
+                f"{TRAIN} and {TEST[0]} in it"
+            ) from error
 
     return _source(root, classes, lambda: split()[0], lambda: split()[1])
 
@@ -123,16 +131,23 @@ def image_files(folder: Path) -> Iterator[str]:
             continue
         seen.add((status.st_dev, status.st_ino))
         for entry in _entries(place):
-            if entry.is_dir():
+            if _is_folder(entry):
                 todo.append(entry.path)
             elif os.path.splitext(entry.name)[1].lower() in SUFFIXES and (
-                entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
+                (entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file()
             ):
                 yield entry.path
 
 
 def _subfolders(folder: Path) -> set[str]:
-    return {entry.name for entry in _entries(os.fspath(folder)) if entry.is_dir()}
+    return {entry.name for entry in _entries(os.fspath(folder)) if _is_folder(entry)}
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle
+        return False
 
 
 def _entries(folder: str) -> Iterator["os.DirEntry[str]"]:

@@ -1,5 +1,6 @@
 """`vitlab train`: from a recipe and data to a bundle and a report."""
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,20 +12,23 @@ from torch import nn
 
 from vitlab.config import from_dict, override, to_dict
 from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.images import ImageSet
+from vitlab.data.images import FileSet, ImageSet, Survey
 from vitlab.data.loader import batches_for_evaluation, open_loader
 from vitlab.data.random import seed_for
 from vitlab.data.split import hold_out
-from vitlab.errors import ConfigError
+from vitlab.data.survey import check_share, recalling, surveyed
+from vitlab.errors import ConfigError, DataError, WeightsError
 from vitlab.evaluate.calibration import Temperature, fit_temperature
 from vitlab.evaluate.classify import Batches, Evaluation, Evaluator, Outcome, collect
 from vitlab.evaluate.classify import evaluate as judge
+from vitlab.files import write_json
 from vitlab.models.config import pair
 from vitlab.models.flops import cost
 from vitlab.models.registry import configure, create_model
 from vitlab.models.variants import ModelConfig
 from vitlab.preprocessing import Preprocessing
 from vitlab.recipes.registry import recipe as recipe_named
+from vitlab.registry import DATASETS
 from vitlab.runtime import keep_freed_memory
 from vitlab.tasks.report import (
     Compute,
@@ -40,7 +44,10 @@ from vitlab.tasks.run_folder import (
     current_commit,
     exact_command,
     read_plan,
+    read_survey,
+    working_in,
     write_plan,
+    write_survey,
 )
 from vitlab.train.budget import steps_for
 from vitlab.train.checkpoint import load_checkpoint
@@ -53,6 +60,10 @@ from vitlab.train.state import TrainState, new_state
 from vitlab.weights.bundle import save_bundle
 
 EVALUATION_BATCH = 250
+BROKEN = "broken.json"
+"""The images of a run that could not be read, with the reason."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,16 +107,22 @@ def train(
     `changes` are dotted fields of `TrainConfig`; `model.FIELD` is a field of the model's config.
     """
     folder = Path(out)
+    known = None
     if resume:
-        plan = read_plan(folder)
+        plan, known = read_plan(folder), read_survey(folder)
         source = open_data(plan.data, download=download)
     else:
         check_new(folder)
-        if data is None:
+        if data is None or not os.fspath(data):
             raise ConfigError("no data; pass --data NAME or FOLDER (vitlab data list shows names)")
+        data = os.fspath(data)
         source = open_data(data, download=download)
-        plan = _decide(recipe, os.fspath(data), source, folder, dict(changes or {}))
-    return _Job.prepare(plan, folder, source).run(watcher or Watcher())
+        if data not in DATASETS:  # so that it can be resumed from anywhere
+            data = os.path.abspath(os.path.expanduser(data))
+        plan = _decide(recipe, data, source, folder, dict(changes or {}))
+    job = _Job.prepare(plan, folder, source, known)
+    with working_in(folder):
+        return job.run(watcher or Watcher())
 
 
 def _decide(
@@ -123,7 +140,12 @@ def _decide(
     shape: dict[str, Any] = {"classes": len(source.labels), "channels": source.channels}
     if source.image_size is not None:
         shape["image_size"] = source.image_size
-    model = override(configure(config.model, **shape, **config.changes), of_model)
+    model = override(configure(config.model, **shape | config.changes), of_model)
+    for field in ("classes", "channels"):
+        if getattr(model, field) != shape[field]:
+            raise ConfigError(
+                f"model.{field} {getattr(model, field)}; {source.name} has {shape[field]}"
+            )
     name = recipe if isinstance(recipe, str) else "default"
     return Plan(
         recipe=name,
@@ -148,14 +170,16 @@ class _Job:
     preprocessing: Preprocessing
     state: TrainState
     loader: Loader
+    unreadable: dict[Path, str]
+    """Images that the loader never met, or that were to be judged."""
 
     @classmethod
-    def prepare(cls, plan: Plan, folder: Path, source: DataSource) -> "_Job":
+    def prepare(cls, plan: Plan, folder: Path, source: DataSource, known: Survey | None) -> "_Job":
         """Open the training images, hold some out, and build model and loader."""
         config = plan.train
-        images, validation = source.open_train(), None
+        images, validation = _open_train(source, config.max_broken, known), None
         if config.hold_out:
-            images, validation = hold_out(images, share=config.hold_out, seed=config.seed)
+            images, validation = _hold_out(images, config)
         device = best_device()
         keep_freed_memory()
         torch.manual_seed(seed_for(config.seed, "init"))
@@ -183,6 +207,7 @@ class _Job:
             preprocessing=preprocessing,
             state=new_state(model, config),
             loader=loader,
+            unreadable=_left_out(images),
         )
 
     def run(self, watcher: Watcher) -> Run:
@@ -206,14 +231,21 @@ class _Job:
 
     def _planned(self) -> Plan:
         """The plan with its number of steps, stored before the first of them."""
+        folder, survey = self.files.folder, self._survey
+        if not self.plan.steps:
+            check_new(folder)  # nobody may have begun one meanwhile
+        write_survey(folder, survey)
         if self.plan.steps:
             return self.plan
         evaluated = 0 if self.validation is None else len(self.validation)
         steps = steps_for(self.plan.train, self.state, self.loader, evaluated=evaluated)
         plan = replace(self.plan, steps=steps)
-        self.files.folder.mkdir(parents=True, exist_ok=True)
-        write_plan(self.files.folder, plan)
+        write_plan(folder, plan)
         return plan
+
+    @property
+    def _survey(self) -> Survey | None:
+        return self.train.survey if isinstance(self.train, FileSet) else None
 
     def _evaluator(self) -> Evaluate | None:
         if self.validation is None:
@@ -231,7 +263,7 @@ class _Job:
             preprocessing=self.preprocessing,
             device=next(self.state.model.parameters()).device,
             workers=self.plan.train.workers,
-            broken=self.loader.broken,
+            broken=self.unreadable,
         )
 
     def _choose(self) -> str:
@@ -242,9 +274,7 @@ class _Job:
                 state.model.load_state_dict(state.ema.state)
             return "raw" if state.ema is None else "ema"
         if state.best_step and state.best_step != state.step:
-            best = new_state(state.model, self.plan.train)
-            load_checkpoint(self.files.best, best)
-            state.ema = best.ema
+            self._take_best()
         if state.ema is None:
             return "raw"
         raw = dict(evaluate(state.model))[CHOSEN_BY]
@@ -254,6 +284,16 @@ class _Job:
             return "raw"
         state.model.load_state_dict(state.ema.state)
         return "ema"
+
+    def _take_best(self) -> None:
+        best = new_state(self.state.model, self.plan.train)
+        try:
+            load_checkpoint(self.files.best, best)
+        except WeightsError as error:
+            log.warning("%s; the last weights take the place of the best", error)
+            self.state.best_step = 0
+            return
+        self.state.ema = best.ema
 
     def _finish(self, plan: Plan, weights: str) -> Run:
         model, labels = self.state.model, self.source.labels
@@ -282,6 +322,7 @@ class _Job:
                 "vitlab": plan.version,
             },
         )
+        write_json(self.files.folder / BROKEN, self._broken())
         report = write_report(
             self.files.folder, self._report(plan, weights, split, images, outcome, evaluation)
         )
@@ -292,6 +333,11 @@ class _Job:
             metrics=metrics,
             report=report,
         )
+
+    def _broken(self) -> dict[str, str]:
+        """Every image that could not be read, with the reason."""
+        found = {**self.unreadable, **self.loader.broken}
+        return {str(path): found[path] for path in sorted(found)}
 
     def _judged_split(self) -> tuple[str, ImageSet]:
         """The test images, opened here for the first time."""
@@ -339,10 +385,45 @@ class _Job:
                 steps=self.state.step,
                 device=str(next(model.parameters()).device),
             ),
-            broken={str(path): why for path, why in self.loader.broken.items()},
+            broken=self._broken(),
             command=plan.command,
             notes=tuple(notes),
         )
+
+
+def _open_train(source: DataSource, max_broken: float, known: Survey | None) -> ImageSet:
+    """The training images that can be read; those of a resumed run must be the same files."""
+    with recalling(known):
+        images = source.open_train()
+        if not isinstance(images, FileSet):
+            return images
+        images = surveyed(images)
+    assert images.survey is not None
+    check_share(images.survey, max_broken)
+    return images
+
+
+def _hold_out(images: ImageSet, config: TrainConfig) -> tuple[ImageSet, ImageSet]:
+    try:
+        return hold_out(images, share=config.hold_out, seed=config.seed)
+    except DataError as error:
+        raise DataError(f"{error}; --set hold_out=0 holds none out") from error
+
+
+def _left_out(images: ImageSet) -> dict[Path, str]:
+    if not isinstance(images, FileSet) or images.survey is None:
+        return {}
+    found = dict(images.survey.broken_paths)
+    if found:
+        path, reason = next(iter(found.items()))
+        log.warning(
+            "%d of %d images cannot be read and take no part; one is %s: %s",
+            len(found),
+            images.survey.files,
+            path,
+            reason,
+        )
+    return found
 
 
 def model_config(plan: Plan) -> ModelConfig:
