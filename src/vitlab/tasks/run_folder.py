@@ -1,7 +1,9 @@
 """The folder of a run: what was decided before step 1, so that resuming decides nothing anew."""
 
+import contextlib
 import json
 import shlex
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,6 +60,16 @@ def check_new(run: Path) -> None:
         raise ConfigError(f"{run} holds a run; continue it with --resume, or choose another --out")
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise ConfigError(f"{run} is not empty and holds no run; choose another --out")
+
+
+def forget_run(run: Path) -> None:
+    """Remove what a run wrote that made no step, and its folder if nothing else is in it."""
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    shutil.rmtree(run / "tensorboard", ignore_errors=True)
+    for path in (run / "metrics.jsonl", plan_path(run)):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        run.rmdir()
 
 
 def exact_command(recipe: str, data: str, out: Path, changes: Mapping[str, Any]) -> str:

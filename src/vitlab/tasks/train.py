@@ -15,7 +15,7 @@ from vitlab.data.images import ImageSet
 from vitlab.data.loader import batches_for_evaluation, open_loader
 from vitlab.data.random import seed_for
 from vitlab.data.split import hold_out
-from vitlab.errors import ConfigError
+from vitlab.errors import ConfigError, OutOfMemory
 from vitlab.evaluate.calibration import Temperature, fit_temperature
 from vitlab.evaluate.classify import Batches, Evaluation, Evaluator, Outcome, collect
 from vitlab.evaluate.classify import evaluate as judge
@@ -38,15 +38,25 @@ from vitlab.tasks.run_folder import (
     check_new,
     current_commit,
     exact_command,
+    forget_run,
     read_plan,
     write_plan,
+)
+from vitlab.train.batch_size import (
+    advice,
+    check_memory,
+    fitting_batch_size,
+    out_of_memory,
 )
 from vitlab.train.budget import steps_for
 from vitlab.train.checkpoint import load_checkpoint
 from vitlab.train.config import TrainConfig
 from vitlab.train.ema import averaged
+from vitlab.train.events import check_tensorboard
+from vitlab.train.forward import check_compiler
 from vitlab.train.log import Metric
 from vitlab.train.loop import CHOSEN_BY, Evaluate, Loader, RunFiles, fit
+from vitlab.train.memory import is_out_of_memory
 from vitlab.train.optim import optimizer_flops
 from vitlab.train.state import TrainState, new_state
 from vitlab.weights.bundle import save_bundle
@@ -61,6 +71,8 @@ class Watcher:
     begin: Callable[[Plan, RunFiles], None] = lambda plan, files: None
     """Called before the first step, with the plan and where the run keeps its files."""
     metric: Callable[[Metric], None] = lambda metric: None
+    note: Callable[[str], None] = lambda line: None
+    """Called with what was found out or takes a while before the first step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +105,10 @@ def train(
     """Train a model, keep the best of it, and write what it is worth to `out`.
 
     `changes` are dotted fields of `TrainConfig`; `model.FIELD` is a field of the model's config.
+    `batch_size` may be "auto": the recipe's, or the largest power of two below it that fits.
     """
-    folder = Path(out)
+    folder, watcher, wanted = Path(out), watcher or Watcher(), dict(changes or {})
+    auto = not resume and wanted.get("batch_size") == "auto"
     if resume:
         plan = read_plan(folder)
         source = open_data(plan.data, download=download)
@@ -103,8 +117,9 @@ def train(
         if data is None:
             raise ConfigError("no data; pass --data NAME or FOLDER (vitlab data list shows names)")
         source = open_data(data, download=download)
-        plan = _decide(recipe, os.fspath(data), source, folder, dict(changes or {}))
-    return _Job.prepare(plan, folder, source).run(watcher or Watcher())
+        given = {key: value for key, value in wanted.items() if not (auto and key == "batch_size")}
+        plan = _decide(recipe, os.fspath(data), source, folder, given)
+    return _Job.prepare(plan, folder, source, watcher, auto=auto).run(watcher)
 
 
 def _decide(
@@ -149,15 +164,22 @@ class _Job:
     loader: Loader
 
     @classmethod
-    def prepare(cls, plan: Plan, folder: Path, source: DataSource) -> "_Job":
+    def prepare(
+        cls, plan: Plan, folder: Path, source: DataSource, watcher: Watcher, *, auto: bool
+    ) -> "_Job":
         """Open the training images, hold some out, and build model and loader."""
-        config = plan.train
+        config, device = plan.train, best_device()
+        _check_options(config, device, watcher)
         images, validation = source.open_train(), None
         if config.hold_out:
             images, validation = hold_out(images, share=config.hold_out, seed=config.seed)
-        device = best_device()
         torch.manual_seed(seed_for(config.seed, "init"))
         model = create_model(model_config(plan)).to(device)
+        if auto:
+            plan = _with_fitting_batches(plan, model, watcher)
+            config = plan.train
+        else:
+            check_memory(model, config)
         preprocessing = Preprocessing(
             size=pair(cast(Any, model.config).image_size), mean=source.mean, std=source.std
         )
@@ -185,6 +207,7 @@ class _Job:
 
     def run(self, watcher: Watcher) -> Run:
         """Train, choose on the held-out images, then look at the test images once."""
+        short = False
         try:
             plan = self._planned()
             watcher.begin(plan, self.files)
@@ -197,10 +220,31 @@ class _Job:
                 files=self.files,
                 watch=watcher.metric,
             )
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            short = True
         finally:
             self.loader.close()
+        if short:
+            # Here and no earlier: while the error lives, its frames hold on to the activations.
+            raise self._out_of_memory()
         weights = self._choose()
         return self._finish(plan, weights)
+
+    def _out_of_memory(self) -> OutOfMemory:
+        """What to do about it; of a run that was just begun nothing stays."""
+        config = self.plan.train
+        if self.state.step:
+            return OutOfMemory(
+                config.batch_size,
+                f"step {self.state.step} was the last to have it, and checkpoints are intact: "
+                f"continue with --resume when other programs take less",
+            )
+        self.state.model.zero_grad(set_to_none=True)
+        if not self.plan.steps:
+            forget_run(self.files.folder)
+        return out_of_memory(self.state.model, config)
 
     def _planned(self) -> Plan:
         """The plan with its number of steps, stored before the first of them."""
@@ -339,6 +383,33 @@ class _Job:
             command=plan.command,
             notes=tuple(notes),
         )
+
+
+def _check_options(config: TrainConfig, device: torch.device, watcher: Watcher) -> None:
+    """Whether this machine has what the options need."""
+    if config.tensorboard:
+        check_tensorboard()
+    if config.compile:
+        watcher.note("looking for a compiler; the first step will take a while")
+        check_compiler(device)
+
+
+def _with_fitting_batches(plan: Plan, model: nn.Module, watcher: Watcher) -> Plan:
+    """The plan with the recipe's batch size, or the largest power of two below it that fits."""
+    config = plan.train
+    # Not more than the recipe says: its rates were chosen for that.
+    fitting = fitting_batch_size(model, config, largest=config.batch_size)
+    if fitting is None:
+        raise OutOfMemory(1, advice(None))
+    watcher.note(
+        f"batch size {fitting}, the largest up to {config.batch_size} that fits; "
+        f"the learning rates stay the recipe's"
+    )
+    return replace(
+        plan,
+        train=replace(config, batch_size=fitting),
+        command=f"{plan.command} --set batch_size={fitting}",
+    )
 
 
 def model_config(plan: Plan) -> ModelConfig:

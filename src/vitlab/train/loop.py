@@ -22,6 +22,7 @@ from vitlab.train.checkpoint import (
 )
 from vitlab.train.config import TrainConfig
 from vitlab.train.ema import averaged
+from vitlab.train.events import EventLog
 from vitlab.train.interrupt import stop_signals
 from vitlab.train.log import MetricLog, Watch
 from vitlab.train.schedule import factor
@@ -75,6 +76,10 @@ class RunFiles:
     def metrics(self) -> Path:
         return self.folder / "metrics.jsonl"
 
+    @property
+    def tensorboard(self) -> Path:
+        return self.folder / "tensorboard"
+
 
 def fit(
     config: TrainConfig,
@@ -93,7 +98,8 @@ def fit(
     if latest is not None:
         progress = load_checkpoint(latest, state)
         loader.broken.update({Path(path): why for path, why in progress.broken.items()})
-    log = MetricLog(files.metrics, keep_bytes=progress.metrics_bytes, watch=watch)
+    events = EventLog(files.tensorboard, after_step=state.step) if config.tensorboard else None
+    log = MetricLog(files.metrics, keep_bytes=progress.metrics_bytes, watch=watch, events=events)
     evaluation_steps = {
         round(steps * (i + 1) / config.evaluations) for i in range(config.evaluations)
     }
@@ -106,8 +112,8 @@ def fit(
                 if evaluate is not None and state.step in evaluation_steps:
                     _evaluate(state, evaluate, log, loader, files)
                 state.seconds += time.monotonic() - begin
-                last = state.step == steps or stop.signal is not None
-                if last or state.step % config.checkpoint_every == 0:
+                ends = state.step == steps or _out_of_patience(state, config)
+                if ends or stop.signal is not None or state.step % config.checkpoint_every == 0:
                     _save(state, log, loader, files)
                     prune_checkpoints(files.checkpoints, config.keep)
                 if stop.signal is not None:
