@@ -1,20 +1,22 @@
 """Training through `torch.compile`: the same learning, plain names, and a clear line without it."""
 
 import shutil
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from train.runs import SMALL, metrics_of, random_batch
+from train.runs import CHANGES, fit_noise, metrics_of, random_batch, same_weights
 from vitlab.errors import ConfigError
-from vitlab.inference.classifier import load
 from vitlab.models.registry import create_model
 from vitlab.tasks.train import train
 from vitlab.train import forward
 from vitlab.train.config import TrainConfig
 from vitlab.train.state import new_state
 from vitlab.train.step import train_step
+from vitlab.weights.files import open_weights
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("no_type_checks")
@@ -30,8 +32,7 @@ def fresh() -> None:
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without one: what inductor looks for does not exist."""
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "/nowhere/g++"))
-    from torch._inductor import cpp_builder
-
+    cpp_builder: Any = import_module("torch._inductor.cpp_builder")
     cpp_builder.get_cpp_compiler.cache_clear()
 
 
@@ -61,21 +62,27 @@ def test_losses_and_names_are_those_of_the_plain_model(
         torch.testing.assert_close(compiled[name], value, atol=1e-4, rtol=1e-3)
 
 
-def test_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_resumes_evaluates_and_saves_plain_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(forward, "BACKEND", "eager")
-    plain = train(data="sample", out=tmp_path / "plain", changes=SMALL)
-    run = train(data="sample", out=tmp_path / "compiled", changes=SMALL | {"compile": True})
-    assert [m["name"] for m in metrics_of(run.folder)] == [
-        m["name"] for m in metrics_of(plain.folder)
+    plain = fit_noise(tmp_path / "plain", steps=5, ema=0.9)
+    with pytest.raises(KeyboardInterrupt):
+        fit_noise(tmp_path / "compiled", steps=5, ema=0.9, compile=True, plug=3)
+    found = fit_noise(tmp_path / "compiled", steps=5, ema=0.9, compile=True)
+    # The same operations one by one, and the same random numbers.
+    assert same_weights(found.model, plain.model)
+    assert metrics_of(tmp_path / "compiled") == metrics_of(tmp_path / "plain")
+    names = [
+        list(open_weights(run / "checkpoints" / "step-00000005.safetensors").shapes)
+        for run in (tmp_path / "compiled", tmp_path / "plain")
     ]
-    for a, b in zip(metrics_of(run.folder), metrics_of(plain.folder), strict=True):
-        assert a["value"] == pytest.approx(b["value"], rel=1e-3)
-    assert load(run.folder).labels == load(plain.folder).labels
+    assert names[0] == names[1]
 
 
 def test_without_a_compiler_nothing_is_written(tmp_path: Path, no_compiler: None) -> None:
     with pytest.raises(ConfigError, match="finds no working compiler for cpu") as caught:
-        train(data="sample", out=tmp_path / "run", changes=SMALL | {"compile": True})
+        train(data="sample", out=tmp_path / "run", changes=CHANGES | {"compile": True})
     assert "\n" not in str(caught.value)
     assert "install one" in str(caught.value)
     assert not (tmp_path / "run").exists()

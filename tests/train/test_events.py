@@ -7,13 +7,9 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from train.runs import SMALL, metrics_of
+from train.runs import CHANGES, fit_noise, metrics_of
 from vitlab.errors import MissingExtra
 from vitlab.tasks.train import train
-from vitlab.train import loop
-from vitlab.train.step import train_step
-
-CHANGES = SMALL | {"tensorboard": True, "budget": 7.0, "evaluations": 2, "checkpoint_every": 3}
 
 
 def events_of(run: Path) -> list[tuple[str, int, float]]:
@@ -25,35 +21,24 @@ def events_of(run: Path) -> list[tuple[str, int, float]]:
 
 
 def logged(run: Path) -> list[tuple[str, int, Any]]:
-    return sorted(
-        (f"{m['split']}/{m['name']}", m["step"], pytest.approx(m["value"], rel=1e-6))
-        for m in metrics_of(run)
-    )
+    lines = sorted((f"{m['split']}/{m['name']}", m["step"], m["value"]) for m in metrics_of(run))
+    # TensorBoard stores float32.
+    return [(tag, step, pytest.approx(value, rel=1e-6)) for tag, step, value in lines]
 
 
-def test_a_run_that_was_killed_and_resumed_shows_every_step_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def step(state: Any, *rest: Any, **options: Any) -> Any:
-        if state.step == 5:
-            raise KeyboardInterrupt
-        return train_step(state, *rest, **options)
-
-    run = tmp_path / "run"
-    monkeypatch.setattr(loop, "train_step", step)
+def test_a_run_that_was_killed_and_resumed_shows_every_step_once(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(data="sample", out=run, changes=CHANGES)
-    broken_off = {step for _, step, _ in events_of(run)}
-    assert max(broken_off) > 3  # beyond the checkpoint: these steps will be made again
-    monkeypatch.setattr(loop, "train_step", train_step)
-    train(out=run, resume=True)
-    assert events_of(run) == logged(run)
-    assert len(list((run / "tensorboard").iterdir())) == 2
+        fit_noise(tmp_path, steps=7, plug=5, tensorboard=True, checkpoint_every=3)
+    assert max(step for _, step, _ in events_of(tmp_path)) == 5  # two beyond the checkpoint
+    fit_noise(tmp_path, steps=7, tensorboard=True, checkpoint_every=3)
+    assert {step for _, step, _ in events_of(tmp_path)} == {1, 2, 3, 4, 5, 6, 7}
+    assert events_of(tmp_path) == logged(tmp_path)
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 2
 
 
 def test_nobody_asked(tmp_path: Path) -> None:
-    run = train(data="sample", out=tmp_path / "run", changes=SMALL)
-    assert not (run.folder / "tensorboard").exists()
+    fit_noise(tmp_path, steps=1)
+    assert not (tmp_path / "tensorboard").exists()
 
 
 def test_without_the_package_nothing_is_written(
@@ -62,5 +47,5 @@ def test_without_the_package_nothing_is_written(
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(MissingExtra, match=r"pip install 'vitlab\[tensorboard\]'"):
-        train(data="sample", out=tmp_path / "run", changes=CHANGES)
+        train(data="sample", out=tmp_path / "run", changes=CHANGES | {"tensorboard": True})
     assert list(tmp_path.iterdir()) == []

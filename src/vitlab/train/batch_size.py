@@ -14,15 +14,15 @@ from vitlab.errors import ConfigError, OutOfMemory
 from vitlab.models.config import pair
 from vitlab.train.config import TrainConfig
 from vitlab.train.memory import PeakMemory, free_bytes, is_out_of_memory
-from vitlab.train.state import new_state
-from vitlab.train.step import train_step
+from vitlab.train.state import TrainState, new_state
+from vitlab.train.step import backward, train_step
 
 SHARE = 0.8
 """Of the free memory that an update may take; the rest is for data, evaluation and others."""
-AMPLE = 1000
-"""Times the bytes of its pixels that no image takes in any usual model."""
+AMPLE = 4000
+"""Times the bytes of its pixels that hardly a model takes for an image."""
 SMALL = (2, 4)
-"""Parts of a batch that a CPU's memory is measured with: two points make a line."""
+"""Images that a CPU's memory is measured with: two points make a line."""
 
 
 def fitting_batch_size(model: nn.Module, config: TrainConfig, *, largest: int) -> int | None:
@@ -34,7 +34,7 @@ def fitting_batch_size(model: nn.Module, config: TrainConfig, *, largest: int) -
     if free is None:
         raise ConfigError("the free memory of this machine is unknown; pass --batch-size N")
     cost = _cost_on_cpu(model, config)
-    return next((size for size in wanted if cost.of(size) < SHARE * free), None)
+    return next((size for size in wanted if cost.of(size / config.accumulate) < SHARE * free), None)
 
 
 def check_memory(model: nn.Module, config: TrainConfig) -> None:
@@ -45,14 +45,15 @@ def check_memory(model: nn.Module, config: TrainConfig) -> None:
     # Looked at closely only where it might matter: measuring takes two small updates.
     if part * _grey(model, 1).images.nbytes * AMPLE < free:
         return
-    if _cost_on_cpu(model, config).of(config.batch_size) > free:
+    if _cost_on_cpu(model, config).of(part) > free:
         raise out_of_memory(model, config)
 
 
 def out_of_memory(model: nn.Module, config: TrainConfig) -> OutOfMemory:
     """The error for batches that do not fit, with a size that does."""
     half = config.batch_size // 2
-    fitting = fitting_batch_size(model, config, largest=half) if half else None
+    known = _device(model).type != "cpu" or free_bytes() is not None
+    fitting = fitting_batch_size(model, config, largest=half) if half and known else half or None
     return OutOfMemory(config.batch_size, advice(fitting))
 
 
@@ -73,11 +74,10 @@ class Cost:
 
     fixed: float
     each: float
-    parts: int
 
-    def of(self, batch_size: int) -> float:
-        """What an update with so many images takes at its peak."""
-        return self.fixed + self.each * batch_size / self.parts
+    def of(self, images: float) -> float:
+        """What an update whose parts have so many images takes at its peak."""
+        return self.fixed + self.each * images
 
 
 def _candidates(config: TrainConfig, largest: int) -> list[int]:
@@ -88,9 +88,9 @@ def _candidates(config: TrainConfig, largest: int) -> list[int]:
 
 
 def _works(model: nn.Module, config: TrainConfig, size: int) -> bool:
-    """Whether two updates of a copy go through: the optimizer's memory is there in the second."""
+    """Whether the device has room for batches of this size."""
     try:
-        _updates(model, config, size, count=2)
+        _two_updates(model, replace(config, compile=False), size)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -103,24 +103,34 @@ def _works(model: nn.Module, config: TrainConfig, size: int) -> bool:
     return fits
 
 
+def _two_updates(model: nn.Module, config: TrainConfig, size: int) -> None:
+    """Of a throwaway copy; the optimizer's memory is there in the second."""
+    trial = new_state(copy.deepcopy(model).train(), config)
+    for _ in range(2):
+        train_step(trial, _grey(model, size), config, lr_factor=0.0)
+
+
 def _cost_on_cpu(model: nn.Module, config: TrainConfig) -> Cost:
     """Measured with few images; more than there is room for is never tried."""
-    peaks = []
-    for size in SMALL:
-        with PeakMemory() as memory:
-            _updates(model, replace(config, accumulate=1), size, count=1)
-        peaks.append(memory.peak)
-    each = (peaks[1] - peaks[0]) / (SMALL[1] - SMALL[0])
-    return Cost(max(peaks[0] - each * SMALL[0], 0.0), each, config.accumulate)
+    config = replace(config, accumulate=1, compile=False)
+    few, more = SMALL
+    copied = copy.deepcopy(model).train()
+    with PeakMemory() as memory:
+        trial = new_state(copied, config)
+        train_step(trial, _grey(model, few), config, lr_factor=0.0)
+    each = (_pass_bytes(trial, config, more) - _pass_bytes(trial, config, few)) / (more - few)
+    return Cost(memory.peak, each)
 
 
-def _updates(model: nn.Module, config: TrainConfig, size: int, *, count: int) -> None:
-    """Train a throwaway copy on grey images."""
-    config = replace(config, batch_size=size, compile=False)
-    trial = new_state(copy.deepcopy(model), config)
-    trial.model.train()
-    for _ in range(count):
-        train_step(trial, _grey(model, size), config, lr_factor=0.0)
+def _pass_bytes(trial: TrainState, config: TrainConfig, size: int) -> int:
+    """Peak of a pass forward and back, where gradients have their memory already.
+
+    Few images of a large model take less than its gradients, which would hide them.
+    """
+    backward(trial, _grey(trial.model, size), config)
+    with PeakMemory() as memory:
+        backward(trial, _grey(trial.model, size), config)
+    return memory.peak
 
 
 def _grey(model: nn.Module, size: int) -> Batch:

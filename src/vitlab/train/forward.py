@@ -38,7 +38,8 @@ def check_compiler(device: torch.device) -> None:
     compiled: Any = torch.compile(bend, backend=BACKEND)
     try:
         # A cached result would hide that the compiler has gone.
-        with torch.compiler.config.patch(force_disable_caches=True):
+        settings: Any = torch.compiler.config
+        with settings.patch(force_disable_caches=True):
             compiled(torch.ones(64, device=device))
     except Exception as error:
         raise ConfigError(

@@ -30,7 +30,7 @@ def train_step(
     for optimizer, peaks in zip(state.optimizers, state.peak_lrs, strict=True):
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * lr_factor
-    loss = _backward(state, batch, config)
+    loss = backward(state, batch, config)
     for optimizer in state.optimizers:
         state.scaler.unscale_(optimizer)
     limit = config.optimizer.clip_norm or float("inf")
@@ -47,7 +47,7 @@ def train_step(
     return StepStats(loss, grad_norm)
 
 
-def _backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
+def backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
     """Gradients of the batch's mean loss, computed in `accumulate` parts."""
     total = torch.zeros((), device=batch.images.device)
     parts = config.accumulate
