@@ -142,7 +142,9 @@ def test_a_later_step_leaves_the_checkpoints(
         return train_step(state, batch, config, lr_factor=lr_factor)
 
     monkeypatch.setattr(loop, "train_step", step)
-    with pytest.raises(OutOfMemory, match="step 3 was the last to have it.*continue with --resume"):
+    with pytest.raises(
+        OutOfMemory, match=r"step 3 was the last to have it.*continue with --resume"
+    ):
         train(data="sample", out=tmp_path / "run", changes=CHANGES)
     assert (tmp_path / "run" / "checkpoints" / "step-00000002.safetensors").is_file()
     assert (tmp_path / "run" / "config.json").is_file()

@@ -180,6 +180,7 @@ class _Job:
             config = plan.train
         else:
             check_memory(model, config)
+        state = new_state(model, config)
         preprocessing = Preprocessing(
             size=pair(cast(Any, model.config).image_size), mean=source.mean, std=source.std
         )
@@ -201,7 +202,7 @@ class _Job:
             train=images,
             validation=validation,
             preprocessing=preprocessing,
-            state=new_state(model, config),
+            state=state,
             loader=loader,
         )
 
