@@ -1,9 +1,7 @@
 """Training through `torch.compile`: the same learning, plain names, and a clear line without it."""
 
 import shutil
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -32,8 +30,6 @@ def fresh() -> None:
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without one: what inductor looks for does not exist."""
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "/nowhere/g++"))
-    cpp_builder: Any = import_module("torch._inductor.cpp_builder")
-    cpp_builder.get_cpp_compiler.cache_clear()
 
 
 def updates(**changes: bool) -> tuple[list[float], dict[str, torch.Tensor]]:
