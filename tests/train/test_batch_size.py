@@ -114,18 +114,10 @@ def test_what_cannot_fit_is_refused_before_it_is_tried(monkeypatch: pytest.Monke
     check_memory(model, replace(CONFIG, batch_size=4096))
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
-        MemoryError(),
-    ],
-    ids=lambda error: type(error).__name__,
-)
 def test_the_first_step_proposes_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory")
     monkeypatch.setattr(loop, "train_step", short_of_memory(8, error))
     with pytest.raises(OutOfMemory, match="not enough memory for batches of 32") as caught:
         train(data="sample", out=tmp_path / "run", changes=CHANGES)
