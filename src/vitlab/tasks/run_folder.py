@@ -4,10 +4,12 @@
 folder holds `.lock`.
 """
 
+import contextlib
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -116,6 +118,16 @@ def write_survey(run: Path, survey: Survey | None) -> None:
         (run / SURVEY).unlink(missing_ok=True)
     else:
         write_json(run / SURVEY, to_dict(survey))
+
+
+def forget_run(run: Path) -> None:
+    """Remove what a run wrote that made no step, and its folder if nothing else is in it."""
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    shutil.rmtree(run / "tensorboard", ignore_errors=True)
+    for path in (run / "metrics.jsonl", run / SURVEY, run / LOCK, plan_path(run)):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        run.rmdir()
 
 
 def exact_command(recipe: str, data: str, out: Path, changes: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from vitlab.data.loader import batches_for_evaluation, open_loader
 from vitlab.data.random import seed_for
 from vitlab.data.split import hold_out
 from vitlab.data.survey import check_share, recalling, surveyed
-from vitlab.errors import ConfigError, DataError, WeightsError
+from vitlab.errors import ConfigError, DataError, OutOfMemory, WeightsError
 from vitlab.evaluate.calibration import Temperature, fit_temperature
 from vitlab.evaluate.classify import Batches, Evaluation, Evaluator, Outcome, collect
 from vitlab.evaluate.classify import evaluate as judge
@@ -43,18 +43,28 @@ from vitlab.tasks.run_folder import (
     check_new,
     current_commit,
     exact_command,
+    forget_run,
     read_plan,
     read_survey,
     working_in,
     write_plan,
     write_survey,
 )
+from vitlab.train.batch_size import (
+    advice,
+    check_memory,
+    fitting_batch_size,
+    out_of_memory,
+)
 from vitlab.train.budget import steps_for
 from vitlab.train.checkpoint import load_checkpoint
 from vitlab.train.config import TrainConfig
 from vitlab.train.ema import averaged
+from vitlab.train.events import check_tensorboard
+from vitlab.train.forward import check_compiler
 from vitlab.train.log import Metric
 from vitlab.train.loop import CHOSEN_BY, Evaluate, Loader, RunFiles, fit
+from vitlab.train.memory import is_out_of_memory
 from vitlab.train.optim import optimizer_flops
 from vitlab.train.state import TrainState, new_state
 from vitlab.weights.bundle import save_bundle
@@ -73,6 +83,8 @@ class Watcher:
     begin: Callable[[Plan, RunFiles], None] = lambda plan, files: None
     """Called before the first step, with the plan and where the run keeps its files."""
     metric: Callable[[Metric], None] = lambda metric: None
+    note: Callable[[str], None] = lambda line: None
+    """Called with what was found out or takes a while before the first step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +117,10 @@ def train(
     """Train a model, keep the best of it, and write what it is worth to `out`.
 
     `changes` are dotted fields of `TrainConfig`; `model.FIELD` is a field of the model's config.
+    `batch_size` may be "auto": the recipe's, or the largest power of two below it that fits.
     """
-    folder = Path(out)
+    folder, watcher, wanted = Path(out), watcher or Watcher(), dict(changes or {})
+    auto = not resume and wanted.get("batch_size") == "auto"
     known = None
     if resume:
         plan, known = read_plan(folder), read_survey(folder)
@@ -119,10 +133,11 @@ def train(
         source = open_data(data, download=download)
         if data not in DATASETS:  # so that it can be resumed from anywhere
             data = os.path.abspath(os.path.expanduser(data))
-        plan = _decide(recipe, data, source, folder, dict(changes or {}))
-    job = _Job.prepare(plan, folder, source, known)
+        given = {key: value for key, value in wanted.items() if not (auto and key == "batch_size")}
+        plan = _decide(recipe, data, source, folder, given)
+    job = _Job.prepare(plan, folder, source, known, watcher, auto=auto)
     with working_in(folder):
-        return job.run(watcher or Watcher())
+        return job.run(watcher)
 
 
 def _decide(
@@ -174,16 +189,31 @@ class _Job:
     """Images that the loader never met, or that were to be judged."""
 
     @classmethod
-    def prepare(cls, plan: Plan, folder: Path, source: DataSource, known: Survey | None) -> "_Job":
+    def prepare(
+        cls,
+        plan: Plan,
+        folder: Path,
+        source: DataSource,
+        known: Survey | None,
+        watcher: Watcher,
+        *,
+        auto: bool,
+    ) -> "_Job":
         """Open the training images, hold some out, and build model and loader."""
-        config = plan.train
+        config, device = plan.train, best_device()
+        _check_options(config, device, watcher)
         images, validation = _open_train(source, config.max_broken, known), None
         if config.hold_out:
             images, validation = _hold_out(images, config)
-        device = best_device()
         keep_freed_memory()
         torch.manual_seed(seed_for(config.seed, "init"))
         model = create_model(model_config(plan)).to(device)
+        if auto:
+            plan = _with_fitting_batches(plan, model, watcher)
+            config = plan.train
+        else:
+            check_memory(model, config)
+        state = new_state(model, config)
         preprocessing = Preprocessing(
             size=pair(cast(Any, model.config).image_size), mean=source.mean, std=source.std
         )
@@ -205,13 +235,14 @@ class _Job:
             train=images,
             validation=validation,
             preprocessing=preprocessing,
-            state=new_state(model, config),
+            state=state,
             loader=loader,
             unreadable=_left_out(images),
         )
 
     def run(self, watcher: Watcher) -> Run:
         """Train, choose on the held-out images, then look at the test images once."""
+        short = False
         try:
             plan = self._planned()
             watcher.begin(plan, self.files)
@@ -224,10 +255,31 @@ class _Job:
                 files=self.files,
                 watch=watcher.metric,
             )
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            short = True
         finally:
             self.loader.close()
+        if short:
+            # Here and no earlier: while the error lives, its frames hold on to the activations.
+            raise self._out_of_memory()
         weights = self._choose()
         return self._finish(plan, weights)
+
+    def _out_of_memory(self) -> OutOfMemory:
+        """What to do about it; of a run that was just begun nothing stays."""
+        config = self.plan.train
+        if self.state.step:
+            return OutOfMemory(
+                config.batch_size,
+                f"step {self.state.step} was the last to have it, and checkpoints are intact: "
+                f"continue with --resume when other programs take less",
+            )
+        self.state.model.zero_grad(set_to_none=True)
+        if not self.plan.steps:
+            forget_run(self.files.folder)
+        return out_of_memory(self.state.model, config)
 
     def _planned(self) -> Plan:
         """The plan with its number of steps, stored before the first of them."""
@@ -424,6 +476,33 @@ def _left_out(images: ImageSet) -> dict[Path, str]:
             reason,
         )
     return found
+
+
+def _check_options(config: TrainConfig, device: torch.device, watcher: Watcher) -> None:
+    """Whether this machine has what the options need."""
+    if config.tensorboard:
+        check_tensorboard()
+    if config.compile:
+        watcher.note("looking for a compiler; the first step will take a while")
+        check_compiler(device)
+
+
+def _with_fitting_batches(plan: Plan, model: nn.Module, watcher: Watcher) -> Plan:
+    """The plan with the recipe's batch size, or the largest power of two below it that fits."""
+    config = plan.train
+    # Not more than the recipe says: its rates were chosen for that.
+    fitting = fitting_batch_size(model, config, largest=config.batch_size)
+    if fitting is None:
+        raise OutOfMemory(1, advice(None))
+    watcher.note(
+        f"batch size {fitting}, the largest up to {config.batch_size} that fits; "
+        f"the learning rates stay the recipe's"
+    )
+    return replace(
+        plan,
+        train=replace(config, batch_size=fitting),
+        command=f"{plan.command} --set batch_size={fitting}",
+    )
 
 
 def model_config(plan: Plan) -> ModelConfig:

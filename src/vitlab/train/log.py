@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from vitlab.errors import FileError
 from vitlab.files import replacing
+from vitlab.train.events import EventLog
 
 
 class Metric(TypedDict):
@@ -31,9 +32,12 @@ Watch = Callable[[Metric], None]
 class MetricLog:
     """Appends metrics to a file, which begins with what the checkpoint knows, and nothing else."""
 
-    def __init__(self, path: Path, *, before: str, watch: Watch) -> None:
+    def __init__(
+        self, path: Path, *, before: str, watch: Watch, events: EventLog | None = None
+    ) -> None:
         self.path = path
         self.watch = watch
+        self.events = events
         self._text = [before]
         with replacing(path) as file:
             file.write(before.encode())
@@ -54,10 +58,14 @@ class MetricLog:
         self._text.append(line)
         with self._writing():
             _write_all(self._file, line.encode())
+        if self.events is not None:
+            self.events.write(f"{split}/{name}", value, step=step, time=metric["time"])
         self.watch(metric)
 
     def flush(self) -> str:
         """Bring everything to the disk and return it."""
+        if self.events is not None:
+            self.events.flush()
         with self._writing():
             os.fsync(self._file.fileno())
         return "".join(self._text)
@@ -65,6 +73,8 @@ class MetricLog:
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
+        if self.events is not None:
+            self.events.close()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -21,6 +21,7 @@ from vitlab.train.checkpoint import (
 )
 from vitlab.train.config import TrainConfig
 from vitlab.train.ema import averaged
+from vitlab.train.events import EventLog
 from vitlab.train.interrupt import stop_signals
 from vitlab.train.log import MetricLog, Watch
 from vitlab.train.resume import resume
@@ -75,6 +76,10 @@ class RunFiles:
     def metrics(self) -> Path:
         return self.folder / "metrics.jsonl"
 
+    @property
+    def tensorboard(self) -> Path:
+        return self.folder / "tensorboard"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Book:
@@ -106,7 +111,8 @@ def fit(
     settings = {**to_dict(config), "steps": steps}
     progress = resume(files.checkpoints, state, settings)
     loader.broken.update({Path(path): why for path, why in progress.broken.items()})
-    log = MetricLog(files.metrics, before=progress.metrics, watch=watch)
+    events = EventLog(files.tensorboard, after_step=state.step) if config.tensorboard else None
+    log = MetricLog(files.metrics, before=progress.metrics, watch=watch, events=events)
     book = _Book(settings=settings, log=log, loader=loader, files=files)
     looks = min(config.evaluations, steps)
     evaluation_steps = {round(steps * (i + 1) / looks) for i in range(looks)}
@@ -119,8 +125,8 @@ def fit(
                 if evaluate is not None and state.step in evaluation_steps:
                     _evaluate(state, evaluate, book)
                 state.seconds += time.monotonic() - begin
-                last = state.step == steps or stop.signal is not None
-                if last or state.step % config.checkpoint_every == 0:
+                ends = state.step == steps or _out_of_patience(state, config)
+                if ends or stop.signal is not None or state.step % config.checkpoint_every == 0:
                     book.save(checkpoint_path(files.checkpoints, state.step), state)
                     prune_checkpoints(files.checkpoints, config.keep)
                 if stop.signal is not None:

@@ -30,13 +30,13 @@ def train_step(
     for optimizer, peaks in zip(state.optimizers, state.peak_lrs, strict=True):
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * lr_factor
-    loss = _backward(state, batch, config)
+    loss = backward(state, batch, config)
     for optimizer in state.optimizers:
         state.scaler.unscale_(optimizer)
     limit = config.optimizer.clip_norm or float("inf")
     grad_norm = clip_grad_norm_(state.model.parameters(), limit)
     if not (loss.isfinite() and (grad_norm.isfinite() or state.scaler.is_enabled())):
-        raise Diverged(state.step, loss.item(), grad_norm.item())
+        raise Diverged(state.step + 1, loss.item(), grad_norm.item(), batch.index.tolist())
     for optimizer in state.optimizers:
         state.scaler.step(optimizer)
         optimizer.zero_grad(set_to_none=True)
@@ -47,7 +47,7 @@ def train_step(
     return StepStats(loss, grad_norm)
 
 
-def _backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
+def backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
     """Gradients of the batch's mean loss, computed in `accumulate` parts."""
     total = torch.zeros((), device=batch.images.device)
     parts = config.accumulate
@@ -56,7 +56,7 @@ def _backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
     )
     for images, targets in zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True):
         with autocast:
-            logits = state.model(images)
+            logits = state.forward(images)
         loss = cross_entropy(logits, targets, config.label_smoothing) / parts
         state.scaler.scale(loss).backward()
         total += loss.detach()
