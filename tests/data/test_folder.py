@@ -193,7 +193,11 @@ def test_broken_files_do_not_stop_the_split(tmp_path: Path) -> None:
     (tmp_path / "b" / "y.png").symlink_to(tmp_path / "nowhere")
     source = open_data(tmp_path)
     assert source.open_test is not None
-    assert len(source.open_train()) + len(source.open_test()) == 14
+    train, test = source.open_train(), source.open_test()
+    assert len(train) + len(test) == 10
+    assert isinstance(train, FileSet)
+    assert train.survey is not None
+    assert sorted(train.survey.broken) == ["a/x.png", "a/y.png", "b/x.jpg", "b/y.png"]
 
 
 def test_many_files_are_listed_quickly(tmp_path: Path) -> None:

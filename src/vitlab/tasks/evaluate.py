@@ -1,7 +1,7 @@
 """`vitlab evaluate`: a model on a data source, every image once."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.images import ImageSet, Survey
+from vitlab.data.images import FileSet, ImageSet, Survey
 from vitlab.data.loader import batches_for_evaluation
 from vitlab.data.split import hold_out
 from vitlab.data.survey import recalling
@@ -145,7 +145,7 @@ class _Job:
 
     def collect(self, data: ImageSet, watch: Watch | None) -> tuple[Outcome, dict[str, str]]:
         self.classifier.source.require_head()
-        broken: dict[Path, str] = {}
+        broken = dict(_left_out(data))
         answers = self._batches(data, broken, watch)
         outcome = collect(self.classifier.model, answers, tta=self.tta)
         return outcome, {str(path): reason for path, reason in broken.items()}
@@ -200,6 +200,12 @@ def _survey_of(model: Path, data: str | os.PathLike[str]) -> Survey | None:
     if run is None or known is None:
         return None
     return known if read_plan(run).data == os.path.abspath(Path(data).expanduser()) else None
+
+
+def _left_out(data: ImageSet) -> Mapping[Path, str]:
+    """Files that were in no part of a folder that we split, since they cannot be read."""
+    survey = data.survey if isinstance(data, FileSet) else None
+    return {} if survey is None else survey.broken_paths
 
 
 def _run_of(model: Path) -> Path | None:
