@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from vitlab.data.checksum import file_digest
-from vitlab.data.decode import UPRIGHT
-from vitlab.preprocessing import ORIENTATION
+from vitlab.image_file import check_pixels, note_frames, open_image
+from vitlab.preprocessing import read_bands
 
 SIDE = 16
 """Pixels of a thumbnail's side; arrays that are smaller are compared as they are."""
@@ -105,11 +105,15 @@ def file_thumbnails(paths: Sequence[Path]) -> tuple[NDArray[np.int64], Thumbnail
 
 def _thumbnail(path: Path) -> Thumbnails | None:
     try:
-        with Image.open(path) as image:
-            image.draft("L", (2 * SIDE, 2 * SIDE))
-            grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
-            orientation = image.getexif().get(ORIENTATION, 1)
+        with open_image(path) as image:
+            note_frames(image, str(path))
+            return thumbnail(image)
     except Exception:  # decoders of damaged files raise nearly anything
         return None
-    pixels = np.asarray(grey)
-    return UPRIGHT[orientation](pixels) if orientation in UPRIGHT else pixels
+
+
+def thumbnail(image: Image.Image) -> Thumbnails:
+    """Grey levels `[SIDE, SIDE]` of an image that was just opened, as it is read for a model."""
+    check_pixels("image", image.height, image.width)
+    image.draft("L", (2 * SIDE, 2 * SIDE))
+    return np.asarray(read_bands(image, 1)[0].resize((SIDE, SIDE), Image.Resampling.BOX))
