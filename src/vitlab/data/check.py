@@ -10,7 +10,7 @@ from pathlib import Path
 from vitlab.data.class_findings import class_findings
 from vitlab.data.copies import copy_findings
 from vitlab.data.findings import KINDS, Finding, Item, finding
-from vitlab.data.inspect import BrokenFile, ImageFacts, Inspected, Watch, inspect_files, is_image
+from vitlab.data.inspect import BrokenFile, ImageFacts, Watch, inspect_files, is_image
 from vitlab.data.listing import ListedFile, Listing, list_folder
 from vitlab.image_file import pixel_limit
 
