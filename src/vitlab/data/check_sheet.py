@@ -16,10 +16,11 @@ CLASSES = 2 * COLUMNS
 
 def write_check_sheet(path: Path, check: Check) -> None:
     """Write the contact sheet of a check as a PNG."""
-    serious = sum(found.serious for found in check.findings)
+    found, serious = len(check.findings), sum(found.serious for found in check.findings)
     title = (
-        f"{Path(check.folder).absolute().name}: {check.images:,} images, "
-        f"{len(check.findings)} findings, {serious} of them serious"
+        f"{Path(check.folder).absolute().name}: {check.images:,} images in "
+        f"{len(check.counts):,} classes; {found or 'no'} {'finding' if found == 1 else 'findings'}"
+        f"{f', {serious} serious' if serious else ''}"
     )
     write_contact_sheet(path, _tiles(check), title=title, columns=COLUMNS)
 

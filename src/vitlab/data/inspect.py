@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from vitlab.data.decode import LYING, UPRIGHT, check_regular, reason_of
 from vitlab.data.thumbnails import Thumbnails, thumbnail
 from vitlab.errors import TooLarge
-from vitlab.image_file import has_frames, open_image
+from vitlab.image_file import check_pixels, has_frames, open_image
 from vitlab.preprocessing import ORIENTATION
 
 Problem = Literal["unreadable", "truncated", "not_images", "too_large"]
@@ -93,6 +93,7 @@ def is_image(path: Path) -> bool:
 
 
 def _facts(image: Image.Image) -> ImageFacts:
+    check_pixels("image", image.height, image.width)  # some formats decode all to find their EXIF
     # Before the pixels are decoded: then the file is closed, and drafts have another size.
     frames, deep = has_frames(image), _is_deep(image)
     mode, transparent = image.mode, image.has_transparency_data

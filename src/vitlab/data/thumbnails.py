@@ -114,6 +114,6 @@ def _thumbnail(path: Path) -> Thumbnails | None:
 
 def thumbnail(image: Image.Image) -> Thumbnails:
     """Grey levels `[SIDE, SIDE]` of an image that was just opened, as it is read for a model."""
-    check_pixels("image", image.height, image.width)
+    check_pixels("image", image.height, image.width)  # before a draft makes it smaller
     image.draft("L", (2 * SIDE, 2 * SIDE))
     return np.asarray(read_bands(image, 1)[0].resize((SIDE, SIDE), Image.Resampling.BOX))
