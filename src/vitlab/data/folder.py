@@ -1,5 +1,6 @@
 """A folder of images: `train/CLASS/*` with `test/` or `val/`, or class folders that we split."""
 
+import logging
 import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,6 +23,8 @@ TEST = ("test", "val", "valid", "validation")
 TEST_SHARE = 0.2
 SPLIT_SEED = 0
 
+log = logging.getLogger(__name__)
+
 
 def open_folder(root: Path) -> DataSource:
     """The images of a folder, one class for each of its folders."""
@@ -41,6 +44,7 @@ def _open_splits(root: Path) -> DataSource:
     test = next((root / name for name in TEST if (root / name).is_dir()), None)
     if test is not None:
         _check_classes(test, class_folders(test, least=1), train)
+        _check_filled(test, train)
 
     def open_test() -> FileSet:
         assert test is not None
@@ -106,7 +110,7 @@ def read_classes(classes: Mapping[str, Path | None]) -> FileSet:
             continue
         found = sorted(image_files(folder))
         if not found:
-            raise DataError(f"{folder} holds no image files; valid endings: {ENDINGS}")
+            raise _without_images(folder)
         paths += map(Path, found)
         labels += [label] * len(found)
     return FileSet(paths=tuple(paths), labels=torch.tensor(labels, dtype=torch.int64))
@@ -160,6 +164,20 @@ def _check_classes(folder: Path, found: Iterable[str], known: Iterable[str]) -> 
             raise DataError(
                 f"{folder} holds the class {name!r}, which is not trained; {suggest(name, known)}"
             )
+
+
+def _check_filled(folder: Path, known: Iterable[str]) -> None:
+    """Before a training, not after it: every class of a test split that is there has images."""
+    found = subfolders(folder)
+    for name in sorted(found):
+        if not any(image_files(folder / name)):
+            raise _without_images(folder / name)
+    if missing := sorted(set(known) - found):
+        log.warning("%s has no images of %s: they will not be judged", folder, ", ".join(missing))
+
+
+def _without_images(folder: Path) -> DataError:
+    return DataError(f"{folder} holds no image files; valid endings: {ENDINGS}")
 
 
 def folded(name: str) -> str:
