@@ -87,7 +87,7 @@ class Decoder:
         channels = self.preprocessing.channels
         if self.area is None:
             return np.asarray(self.preprocessing._fit(read_bands(image, channels)[0]))
-        if not (isinstance(image, JpegImageFile) and _plain(image)):
+        if not (isinstance(image, JpegImageFile) and plain(image)):
             return self._crop(read_bands(image, channels)[0], seed, lying=False)
         orientation = image.getexif().get(ORIENTATION, 1)
         pixels = self._crop(image, seed, lying=orientation in LYING)
@@ -138,7 +138,7 @@ def check_regular(path: str) -> None:
         raise InputError("an empty file")
 
 
-def _plain(image: JpegImageFile) -> bool:
+def plain(image: JpegImageFile) -> bool:
     """Whether a JPEG needs none of the general path's conversions, nor its complaints."""
     limit = pixel_limit()
     pixels = image.height * image.width
