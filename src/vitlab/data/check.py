@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
@@ -143,7 +143,7 @@ def _small(side: float) -> tuple[Applies, Detail]:
     return lambda file, facts: min(facts.height, facts.width) < side, _size
 
 
-TRAITS: Mapping[str, tuple[Applies, Detail]] = {
+TRAITS: dict[str, tuple[Applies, Detail]] = {
     "narrow": (
         lambda file, facts: (
             max(facts.height, facts.width) > NARROW * min(facts.height, facts.width)

@@ -19,47 +19,6 @@ Images = Sequence[tuple[ListedFile, ImageFacts]]
 log = logging.getLogger(__name__)
 
 
-def copy_findings(folder: Path, images: Images) -> Iterator[Finding]:
-    """Everything that copies spoil: the accuracy, the labels, the weight of an image."""
-    copies = Copies(folder, images)
-    groups = list(copies.groups())
-    splits = list(dict.fromkeys(file.split for file in copies.files if file.label is not None))
-    for first, second in combinations(splits, 2):
-        yield from _across(copies, groups, first, second)
-    labels = [{copies.files[i].label for i in group} - {None} for group in groups]
-    conflicts = [group for group, found in zip(groups, labels, strict=True) if len(found) > 1]
-    yield from finding("conflicting", map(copies.item, conflicts))
-    yield from _within(copies, groups)
-
-
-def _across(
-    copies: "Copies", groups: Iterable[list[int]], first: str, second: str
-) -> Iterator[Finding]:
-    items, count, exact = [], 0, 0
-    for group in groups:
-        one, other = ([i for i in group if copies.files[i].split == s] for s in (first, second))
-        if one and other:
-            items.append(copies.item([*one, *other]))
-            count += len(other)
-            exact += copies.repeated(other, one)
-    yield from finding("across_splits", items, count=count, exact=exact, first=first, second=second)
-
-
-def _within(copies: "Copies", groups: Iterable[list[int]]) -> Iterator[Finding]:
-    """Copies beyond the first in the same class of the same split."""
-    items, count, exact = [], 0, 0
-    for group in groups:
-        places: defaultdict[tuple[str, str | None], list[int]] = defaultdict(list)
-        for i in group:
-            places[copies.files[i].split, copies.files[i].label].append(i)
-        for same in places.values():
-            if len(same) > 1:
-                items.append(copies.item(same))
-                count += len(same) - 1
-                exact += len(same) - len({int(copies.exact[i]) for i in same})
-    yield from finding("copies", items, count=count, exact=exact)
-
-
 class Copies:
     """Which images show the same picture, bit for bit or to the eye."""
 
@@ -94,3 +53,44 @@ class Copies:
         """How many of the images stand among the others bit for bit."""
         known = {int(self.exact[i]) for i in among}
         return sum(int(self.exact[i]) in known for i in images)
+
+
+def copy_findings(folder: Path, images: Images) -> Iterator[Finding]:
+    """Everything that copies spoil: the accuracy, the labels, the weight of an image."""
+    copies = Copies(folder, images)
+    groups = list(copies.groups())
+    splits = list(dict.fromkeys(file.split for file in copies.files if file.label is not None))
+    for first, second in combinations(splits, 2):
+        yield from _across(copies, groups, first, second)
+    labels = [{copies.files[i].label for i in group} - {None} for group in groups]
+    conflicts = [group for group, found in zip(groups, labels, strict=True) if len(found) > 1]
+    yield from finding("conflicting", map(copies.item, conflicts))
+    yield from _within(copies, groups)
+
+
+def _across(
+    copies: Copies, groups: Iterable[list[int]], first: str, second: str
+) -> Iterator[Finding]:
+    items, count, exact = [], 0, 0
+    for group in groups:
+        one, other = ([i for i in group if copies.files[i].split == s] for s in (first, second))
+        if one and other:
+            items.append(copies.item([*one, *other]))
+            count += len(other)
+            exact += copies.repeated(other, one)
+    yield from finding("across_splits", items, count=count, exact=exact, first=first, second=second)
+
+
+def _within(copies: Copies, groups: Iterable[list[int]]) -> Iterator[Finding]:
+    """Copies beyond the first in the same class of the same split."""
+    items, count, exact = [], 0, 0
+    for group in groups:
+        places: defaultdict[tuple[str, str | None], list[int]] = defaultdict(list)
+        for i in group:
+            places[copies.files[i].split, copies.files[i].label].append(i)
+        for same in places.values():
+            if len(same) > 1:
+                items.append(copies.item(same))
+                count += len(same) - 1
+                exact += len(same) - len({int(copies.exact[i]) for i in same})
+    yield from finding("copies", items, count=count, exact=exact)

@@ -144,7 +144,7 @@ KINDS = {
     "unjudged_classes": Kind(
         noun="class",
         plural="classes",
-        advice="of train without images in {split}: nothing will tell how well it is recognised",
+        advice="of train without images in {split}: nothing will tell whether that was learnt",
     ),
     "few": Kind(
         noun="class",
@@ -178,6 +178,6 @@ KINDS = {
     "hidden": Kind(
         noun="image", advice="with an ending that is not looked for: never read; rename or convert"
     ),
-    "other_files": Kind(noun="file", advice="that are no images, by name and content: never read"),
+    "other_files": Kind(noun="file", advice="of another kind, by name and content: never read"),
 }
 """Everything that is looked for, in the order in which it is told."""
