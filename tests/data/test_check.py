@@ -175,6 +175,15 @@ def test_images_without_classes_are_looked_at_all_the_same(tmp_path: Path) -> No
     assert check.serious
 
 
+def test_nothing_but_broken_files_can_be_checked(tmp_path: Path) -> None:
+    for label in "ab":
+        (tmp_path / label).mkdir()
+        (tmp_path / label / "1.png").write_bytes(b"%PDF")
+    check = check_folder(tmp_path)
+    assert (check.images, check.height) == (0, None)
+    assert names(check) == {"not_images", "empty_classes"}
+
+
 def test_a_single_class_is_nothing_to_tell_apart(tmp_path: Path) -> None:
     fill(tmp_path, "train/a/1.png", "val/a/2.png")
     assert {"one_class", "few"} == names(check_folder(tmp_path))

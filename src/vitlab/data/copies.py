@@ -30,7 +30,7 @@ class Copies:
         self.near = self.exact.copy()
         if len(images) > NEAR_LIMIT:
             log.warning("%d images are many: only equal files are looked for", len(images))
-        else:
+        elif images:
             which = np.unique(self.exact)  # of exact copies the first stands for all
             small = np.array([images[i][1].small for i in which], np.uint8).reshape(-1, SIDE, SIDE)
             self.near = join_near(self.near, which, describe(small))
