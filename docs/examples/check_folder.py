@@ -33,9 +33,9 @@ def plant_flaws() -> None:
     with Image.open(train / "dog" / "00.png") as image:
         image.save(val / "dog" / "recompressed.jpg", quality=90)
     shutil.copy(train / "dog" / "01.png", train / "cat" / "which.png")  # a dog among the cats
-    with Image.open(train / "frog" / "00.png") as image:
-        image.convert("L").save(train / "frog" / "grey.png")
-        image.resize((6, 6)).save(train / "frog" / "icon.png")
+    grey, icon = train / "frog" / "00.png", train / "frog" / "01.png"
+    Image.open(grey).convert("L").save(grey)
+    Image.open(icon).resize((6, 6)).save(icon)
     cut = train / "deer" / "05.png"
     cut.write_bytes(cut.read_bytes()[:900])
     (train / "deer" / "page.jpg").write_text("<!doctype html><title>404 Not Found</title>")

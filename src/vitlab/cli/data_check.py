@@ -17,6 +17,10 @@ CLASSES = 20
 """Rows of the table of classes; of more, the smallest are shown."""
 EXAMPLES = 2
 """Cases named under a finding."""
+HEADINGS = {
+    "Hurts training, or what you will believe of it:": True,
+    "Worth knowing (handled when read):": False,
+}
 
 
 def check(
@@ -59,10 +63,11 @@ def check(
 
 
 def _print(found: "Check") -> None:
-    print(f"{found.folder}: {found.images:,} readable images in {len(found.counts):,} classes\n")
+    print(f"{found.folder}: {found.images:,} readable images in {len(found.counts):,} classes")
     if found.counts:
         _print_classes(found)
     if found.height is not None and found.width is not None:
+        print()
         print_table(
             ("pixels", "least", "median", "most"),
             (
@@ -70,36 +75,30 @@ def _print(found: "Check") -> None:
                 for name, side in (("width", found.width), ("height", found.height))
             ),
         )
-        print()
-    parts = (
-        ("Hurts training, or what you will believe of it:", True),
-        ("Worth knowing (handled when read):", False),
-    )
-    for heading, serious in parts:
+    for heading, serious in HEADINGS.items():
         findings = [each for each in found.findings if each.serious is serious]
         if findings:
-            print(heading)
+            print(f"\n{heading}")
             _print_findings(findings)
-            print()
     if not found.serious:
-        print("Nothing found that hurts training.")
+        print("\nNothing found that hurts training.")
 
 
 def _print_classes(found: "Check") -> None:
     splits = list(dict.fromkeys(split for counts in found.counts.values() for split in counts))
+    shown = list(found.counts.items())
+    if len(shown) > CLASSES:
+        shown = sorted(shown, key=lambda row: sum(row[1].values()))[:CLASSES]
     rows = [
         (label, *(f"{counts[split]:,}" if split in counts else "-" for split in splits))
-        for label, counts in sorted(
-            found.counts.items(), key=lambda row: (sum(row[1].values()), row[0])
-        )[:CLASSES]
+        for label, counts in shown
     ]
-    names = [split or "images" for split in splits]
     totals = (sum(counts.get(split, 0) for counts in found.counts.values()) for split in splits)
     rows.append(("all", *(f"{total:,}" for total in totals)))
-    print_table(("class", *names), rows)
-    if len(found.counts) > CLASSES:
-        print(f"the {CLASSES} smallest of {len(found.counts):,} classes; --json has all")
     print()
+    print_table(("class", *(split or "images" for split in splits)), rows)
+    if len(shown) < len(found.counts):
+        print(f"the {len(shown)} smallest of {len(found.counts):,} classes; --json has all")
 
 
 def _print_findings(findings: "list[Finding]") -> None:
