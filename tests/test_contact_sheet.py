@@ -17,7 +17,7 @@ BLUE = (10, 20, 200)
 
 
 def tile(**changes: object) -> Tile:
-    return Tile(**({"image": Image.new("RGB", (64, 64), BLUE), "caption": "a"} | changes))
+    return Tile(**({"image": Image.new("RGB", (60, 60), BLUE), "caption": "a"} | changes))
 
 
 def sheet_of(path: Path, tiles: object, **options: object) -> Image.Image:
@@ -37,7 +37,7 @@ def test_images_stand_in_a_grid(tmp_path: Path) -> None:
     sheet = sheet_of(tmp_path / "a.png", [tile() for _ in range(5)], columns=3)
     assert (sheet.format, sheet.mode) == ("PNG", "RGB")
     assert sheet.width == 2 * MARGIN + 3 * CARD + 2 * GAP
-    assert blues(sheet) == pytest.approx(5 * 300 * 300, rel=0.15)  # whole multiples of 64 pixels
+    assert blues(sheet) == 5 * SIDE * SIDE
     centre = MARGIN + PAD + SIDE // 2
     step = CARD + GAP
     assert [sheet.getpixel((centre + i * step, centre)) for i in range(3)] == [BLUE] * 3

@@ -110,7 +110,7 @@ def _fit(image: Image.Image) -> Image.Image:
 def _blank(error: str) -> Image.Image:
     """A frame for what cannot be shown."""
     square = Image.new("RGB", (SIDE, SIDE), EMPTY)
-    reason = error.rpartition(": ")[2]
+    reason = error.rpartition(": ")[2].removeprefix("not a readable image (").removesuffix(")")
     lines = ["cannot be shown", *_wrap(reason, _font(11), SIDE - 4 * PAD, lines=5)]
     top = (SIDE - len(lines) * 15 * SCALE) // 2
     for number, line in enumerate(lines):

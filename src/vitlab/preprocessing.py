@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from vitlab.config import from_dict, to_dict
-from vitlab.errors import ConfigError, InputError, UnknownName
+from vitlab.errors import ConfigError, InputError, TooLarge, UnknownName
 from vitlab.image_file import check_pixels, note_frames, open_image
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
@@ -153,8 +153,8 @@ def _open(name: str) -> Image.Image:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         try:
             return open_image(name)
-        except InputError as error:
-            raise InputError(f"{name}: {error}") from error
+        except TooLarge as error:
+            raise TooLarge(f"{name}: {error}") from error
 
 
 def _convert(image: Image.Image, channels: int, name: str) -> Image.Image:
