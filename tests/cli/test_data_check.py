@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -174,7 +175,7 @@ def test_a_bar_counts_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_elsewhere_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 5.0, 12.0, 15.0, 30.0])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     stream = io.StringIO()
     with counting("files", stream) as watch:
         for done in (100, 200, 300, 1000):

@@ -85,7 +85,7 @@ def _print(found: "Check") -> None:
 
 
 def _print_classes(found: "Check") -> None:
-    splits = list(dict.fromkeys(split for counts in found.counts.values() for split in counts))
+    splits = found.splits
     shown = list(found.counts.items())
     if len(shown) > CLASSES:
         shown = sorted(shown, key=lambda row: sum(row[1].values()))[:CLASSES]

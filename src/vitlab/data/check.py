@@ -40,8 +40,10 @@ class Check:
     """Those that can be read and stand in a class."""
     files: int
     """All, of whatever kind."""
+    splits: tuple[str, ...]
+    """`("",)` where class folders are all there is."""
     counts: dict[str, dict[str, int]]
-    """Readable images by class and split; the split is `""` where there are none."""
+    """Readable images by class and split."""
     height: Range | None
     width: Range | None
     findings: tuple[Finding, ...]
@@ -81,6 +83,7 @@ def check_folder(folder: Path, *, watch: Watch = lambda done, total: None) -> Ch
         folder=str(folder),
         images=sum(file.label is not None for file, _ in images),
         files=len(listing.files),
+        splits=tuple(listing.classes),
         counts=counts,
         height=_range([facts.height for facts in sizes]),
         width=_range([facts.width for facts in sizes]),
