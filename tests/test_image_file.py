@@ -2,7 +2,6 @@
 
 import io
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,11 @@ PREPARED = Preprocessing(size=(24, 20), mean=HALF, std=HALF)
 
 
 @pytest.fixture(autouse=True)
-def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pillow's limit and the note on frames as they were, afterwards."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
     monkeypatch.setattr(image_file, "_noted", [])
     monkeypatch.delenv("VITLAB_MAX_PIXELS", raising=False)
-    return
 
 
 def test_a_huge_image_is_refused_in_one_line(tmp_path: Path) -> None:
