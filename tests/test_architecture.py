@@ -30,8 +30,9 @@ ROWS = (
     ("weights", "data"),
     ("models",),
     ("nn",),
+    ("contact_sheet",),
     ("preprocessing", "distributed", "runtime"),
-    ("config", "registry", "files"),
+    ("config", "registry", "files", "image_file"),
     ("errors",),
 )
 ROW_OF = {part: number for number, row in enumerate(ROWS) for part in row}

@@ -23,6 +23,10 @@ class InputError(VitlabError):
     """Images that the model cannot take."""
 
 
+class TooLarge(InputError):
+    """An image of more pixels than may be decoded."""
+
+
 class FileError(VitlabError):
     """A file that cannot be written."""
 

@@ -47,7 +47,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATASETS._entries, "toy", entry)
 
 
-@pytest.mark.parametrize("arguments", [("list",), ("fetch",)])
+@pytest.mark.parametrize("arguments", [("list",), ("fetch",), ("check",)])
 def test_help_and_json(command: Command, arguments: tuple[str, ...]) -> None:
     outcome = command("data", *arguments, "--help")
     assert outcome.code == 0

@@ -19,6 +19,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from vitlab.config import from_dict, to_dict
 from vitlab.data.boxes import crop_box
 from vitlab.errors import InputError
+from vitlab.image_file import LEAST, note_frames, open_image, pixel_limit
 from vitlab.preprocessing import (
     FILTERS,
     MODES,
@@ -67,7 +68,8 @@ class Decoder:
             check_regular(path)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of Pillow about damage that it can repair
-                with Image.open(path) as image:
+                with open_image(path) as image:
+                    note_frames(image, path)
                     pixels = self._fit(image, seed)
         except Exception as error:  # decoders of damaged files raise nearly anything
             raise InputError(reason_of(error)) from error
@@ -140,15 +142,15 @@ def check_regular(path: str) -> None:
 
 def plain(image: JpegImageFile) -> bool:
     """Whether a JPEG needs none of the general path's conversions, nor its complaints."""
-    limit = Image.MAX_IMAGE_PIXELS
+    limit = pixel_limit()
     pixels = image.height * image.width
-    return image.mode in MODES.values() and pixels > 0 and (limit is None or pixels <= limit)
+    return image.mode in MODES.values() and pixels >= LEAST and (limit is None or pixels <= limit)
 
 
 def reason_of(error: Exception) -> str:
     """One line about what is wrong with a file, without its name."""
     if isinstance(error, UnidentifiedImageError):
-        return "not an image of a known format"
+        return str(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split()).removeprefix("image: ")

@@ -1,5 +1,6 @@
 """A folder of images: `train/CLASS/*` with `test/` or `val/`, or class folders that we split."""
 
+import logging
 import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,18 +24,20 @@ TEST = ("test", "val", "valid", "validation")
 TEST_SHARE = 0.2
 SPLIT_SEED = 0
 
+log = logging.getLogger(__name__)
+
 
 def open_folder(root: Path) -> DataSource:
     """The images of a folder, one class for each of its folders."""
     if not root.is_dir():
         raise DataError(f"{root} is not a folder; valid: a folder of one folder for each class")
-    return _open_splits(root) if _has_splits(root) else _open_classes(root)
+    return _open_splits(root) if has_splits(root) else _open_classes(root)
 
 
-def _has_splits(root: Path) -> bool:
+def has_splits(root: Path) -> bool:
     """`train` is a split where it holds folders, or stands beside nothing but splits."""
-    names = _subfolders(root)
-    return TRAIN in names and (bool(_subfolders(root / TRAIN)) or names <= {TRAIN, *TEST})
+    names = subfolders(root)
+    return TRAIN in names and (bool(subfolders(root / TRAIN)) or names <= {TRAIN, *TEST})
 
 
 def _open_splits(root: Path) -> DataSource:
@@ -42,6 +45,7 @@ def _open_splits(root: Path) -> DataSource:
     test = next((root / name for name in TEST if (root / name).is_dir()), None)
     if test is not None:
         _check_classes(test, class_folders(test, least=1), train)
+        _check_filled(test, train)
 
     def open_test() -> FileSet:
         assert test is not None
@@ -88,15 +92,15 @@ def _source(
 
 def class_folders(folder: Path, *, least: int = 2) -> dict[str, Path]:
     """The folders in a folder by name, sorted; fewer than `least`, or two alike, is an error."""
-    names = sorted(_subfolders(folder))
+    names = sorted(subfolders(folder))
     if not names:
-        found = "holds files but no folders" if any(_entries(os.fspath(folder))) else "is empty"
+        found = "holds files but no folders" if any(entries(os.fspath(folder))) else "is empty"
         raise DataError(f"{folder} {found}; valid: one folder of images for each class")
     if len(names) < least:
         raise DataError(f"{folder} holds one class, {names[0]!r}; valid: at least {least}")
     known: dict[str, str] = {}
     for name in names:
-        other = known.setdefault(_folded(name), name)
+        other = known.setdefault(folded(name), name)
         if other != name:
             raise DataError(
                 f"{folder} holds the classes {other!r} and {name!r}, which differ only in case or "
@@ -114,14 +118,24 @@ def read_classes(classes: Mapping[str, Path | None]) -> FileSet:
             continue
         found = sorted(image_files(folder))
         if not found:
-            raise DataError(f"{folder} holds no image files; valid endings: {ENDINGS}")
+            raise _without_images(folder)
         paths += map(Path, found)
         labels += [label] * len(found)
     return FileSet(paths=tuple(paths), labels=torch.tensor(labels, dtype=torch.int64))
 
 
 def image_files(folder: Path) -> Iterator[str]:
-    """Files by ending, at any depth; links are followed, each folder once, dead ones are kept."""
+    """The files whose ending is that of an image, at any depth."""
+    return filter(is_named_image, all_files(folder))
+
+
+def is_named_image(path: str) -> bool:
+    """Whether the ending says that this is an image."""
+    return os.path.splitext(path)[1].lower() in SUFFIXES
+
+
+def all_files(folder: Path) -> Iterator[str]:
+    """Files at any depth; links are followed, each folder once, dead ones are kept."""
     seen = set()
     todo = [os.fspath(folder)]
     while todo:
@@ -130,17 +144,16 @@ def image_files(folder: Path) -> Iterator[str]:
         if (status.st_dev, status.st_ino) in seen:
             continue
         seen.add((status.st_dev, status.st_ino))
-        for entry in _entries(place):
+        for entry in entries(place):
             if _is_folder(entry):
                 todo.append(entry.path)
-            elif os.path.splitext(entry.name)[1].lower() in SUFFIXES and (
-                (entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file()
-            ):
+            elif (entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file():
                 yield entry.path
 
 
-def _subfolders(folder: Path) -> set[str]:
-    return {entry.name for entry in _entries(os.fspath(folder)) if _is_folder(entry)}
+def subfolders(folder: Path) -> set[str]:
+    """Names of the folders in a folder."""
+    return {entry.name for entry in entries(os.fspath(folder)) if _is_folder(entry)}
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
@@ -150,11 +163,11 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-def _entries(folder: str) -> Iterator["os.DirEntry[str]"]:
+def entries(folder: str) -> Iterator["os.DirEntry[str]"]:
     """What is in a folder, but for hidden things."""
     try:
-        with os.scandir(folder) as entries:
-            yield from (entry for entry in entries if not entry.name.startswith((".", "__")))
+        with os.scandir(folder) as found:
+            yield from (entry for entry in found if not entry.name.startswith((".", "__")))
     except OSError as error:
         raise DataError(f"{folder}: {error.strerror}") from error
 
@@ -168,5 +181,20 @@ def _check_classes(folder: Path, found: Iterable[str], known: Iterable[str]) -> 
             )
 
 
-def _folded(name: str) -> str:
+def _check_filled(folder: Path, known: Iterable[str]) -> None:
+    """Before a training, not after it: every class of a test split that is there has images."""
+    found = subfolders(folder)
+    for name in sorted(found):
+        if not any(image_files(folder / name)):
+            raise _without_images(folder / name)
+    if missing := sorted(set(known) - found):
+        log.warning("%s has no images of %s: they will not be judged", folder, ", ".join(missing))
+
+
+def _without_images(folder: Path) -> DataError:
+    return DataError(f"{folder} holds no image files; valid endings: {ENDINGS}")
+
+
+def folded(name: str) -> str:
+    """The name as those see it who care for neither case nor accents' encoding."""
     return unicodedata.normalize("NFC", name).casefold()

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from vitlab.data.checksum import file_digest
 from vitlab.data.decode import UPRIGHT, check_regular, plain, reason_of
+from vitlab.image_file import check_pixels, note_frames, open_image
 from vitlab.preprocessing import ORIENTATION, read_bands
 
 SIDE = 16
@@ -110,14 +111,16 @@ def file_thumbnails(paths: Sequence[Path]) -> tuple[Thumbnails, dict[int, str]]:
 def _thumbnail(path: Path) -> Thumbnails | str:
     try:
         check_regular(os.fspath(path))
-        with Image.open(path) as image:
-            return _small(image)
+        with open_image(path) as image:
+            note_frames(image, str(path))
+            return thumbnail(image)
     except Exception as error:  # decoders of damaged files raise nearly anything
         return reason_of(error)
 
 
-def _small(image: Image.Image) -> Thumbnails:
-    """Read as training reads it, but JPEGs no larger than need be."""
+def thumbnail(image: Image.Image) -> Thumbnails:
+    """Grey levels `[SIDE, SIDE]` of an image that was just opened, as it is read for a model."""
+    check_pixels("image", image.height, image.width)  # before a draft makes it smaller
     orientation = 1
     if isinstance(image, JpegImageFile) and plain(image):
         image.draft("L", (2 * SIDE, 2 * SIDE))
