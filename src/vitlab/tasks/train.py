@@ -88,14 +88,18 @@ def train(
     changes: Mapping[str, Any] | None = None,
     resume: bool = False,
     download: bool = False,
+    licence: str | None = None,
     watcher: Watcher | None = None,
 ) -> Run:
     """Train a model, keep the best of it, and write what it is worth to `out`.
 
     `changes` are dotted fields of `TrainConfig`; `model.FIELD` is a field of the model's config.
+    `licence` is that of the weights to come, such as `CC-BY-4.0`: their model card states it.
     """
     folder = Path(out)
     if resume:
+        if licence is not None:
+            raise ConfigError("a resumed run keeps the licence it was begun with; leave it out")
         plan = read_plan(folder)
         source = open_data(plan.data, download=download)
     else:
@@ -104,6 +108,7 @@ def train(
             raise ConfigError("no data; pass --data NAME or FOLDER (vitlab data list shows names)")
         source = open_data(data, download=download)
         plan = _decide(recipe, os.fspath(data), source, folder, dict(changes or {}))
+        plan = replace(plan, licence=licence)
     return _Job.prepare(plan, folder, source).run(watcher or Watcher())
 
 
@@ -257,6 +262,7 @@ class _Job:
         outcome = collect(model, self._batches(images))
         evaluation = judge(outcome, labels, temperature=self._temperature(model))
         metrics = {
+            f"{split}_images": evaluation.images,
             f"{split}_accuracy": evaluation.accuracy,
             f"{split}_loss": evaluation.loss,
             **({"validation_accuracy": self.state.best} if self.state.best_step else {}),
@@ -274,7 +280,7 @@ class _Job:
                 "commit": plan.commit,
                 "command": plan.command,
                 "weights": weights,
-                "licence": None,
+                "licence": plan.licence,
                 "vitlab": plan.version,
             },
         )
