@@ -1,14 +1,17 @@
 """`vitlab info`: the model card of a bundle, a run or a weight file."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vitlab.cli.options import Changes, Json, loading
-from vitlab.cli.output import WIDE, print_json
+from vitlab.cli.output import print_json
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from vitlab.tasks.card import Card
 
 
@@ -48,20 +51,30 @@ def info(
 def _show(card: "Card") -> None:
     """Sections with aligned rows; a terminal wraps the values, a pipe gets them whole."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from vitlab.tasks.card import sections
 
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDE)
+    told = sections(card)
+    width = max(len(name) for section in told for name, _ in section.rows)
     console.print(Text(card.title, style="bold"), soft_wrap=True)
-    for section in sections(card):
-        console.print(Text(f"\n{section.title}", style="bold cyan"))
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(no_wrap=True)
-        grid.add_column(overflow="fold")
+    for section in told:
+        console.print(Text(f"\n{section.title}", style="bold cyan"), soft_wrap=True)
+        if console.is_terminal:
+            console.print(_grid(section.rows, width))
+            continue
         for name, value in section.rows:
-            grid.add_row(Text(f"  {name}", style="dim"), Text(value))
-        console.print(grid)
+            print(f"  {name:<{width}}  {value}")
+
+
+def _grid(rows: Iterable[tuple[str, str]], width: int) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, min_width=width + 2)
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        grid.add_row(Text(f"  {name}", style="dim"), Text(value))
+    return grid

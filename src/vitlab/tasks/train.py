@@ -274,6 +274,7 @@ class _Job:
             labels=labels,
             metrics=metrics,
             provenance={
+                "model": plan.train.model,
                 "recipe": plan.recipe,
                 "data": plan.data,
                 "seed": plan.train.seed,

@@ -43,8 +43,8 @@ def save_bundle(
 ) -> None:
     """Write the model and what goes with it; `config.json` comes last and makes it a bundle.
 
-    `provenance` is anything JSON can say; of its keys, the model card knows `recipe`, `data`,
-    `seed`, `command`, `commit`, `vitlab`, `weights` (`ema` or `raw`) and `licence`.
+    `provenance` is anything JSON can say; of its keys, the model card knows `model`, `recipe`,
+    `data`, `seed`, `command`, `commit`, `vitlab`, `weights` (`ema` or `raw`) and `licence`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)

@@ -43,7 +43,7 @@ class Card:
     kind: Kind
     format: str
     name: str | None
-    """The name of vitlab's that describes such a model, where there is one."""
+    """The name of vitlab's for such a model, or of what it is a variant of."""
     model: ModelConfig
     cost: Cost
     files: tuple[StoredFile, ...]

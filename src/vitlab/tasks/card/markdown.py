@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vitlab.files import replacing
 from vitlab.tasks.card.content import Card, Measured
-from vitlab.tasks.card.words import Section, accuracy_in_words, sections
+from vitlab.tasks.card.words import NOT_STATED, Section, accuracy_in_words, sections
 
 HUB_LICENCES = frozenset(
     (
@@ -23,12 +23,21 @@ FENCED = ("command",)
 LOCAL = ("path",)
 """Rows that mean nothing on another machine."""
 
+USAGE = """## How to use it
+
+```python
+import vitlab
+
+classifier = vitlab.load("FOLDER")  # where this card and the weights are
+print(classifier.predict("image.jpg"))
+```"""
+
 
 def markdown(card: Card) -> str:
     """The whole card as one Markdown text."""
     shown = [section for section in sections(card) if section.rows]
     parts = (front_matter(card), f"# {_text(card.title)}", _opening(card), *map(_section, shown))
-    return "\n\n".join((*parts, _usage(card))) + "\n"
+    return "\n\n".join((*parts, USAGE)) + "\n"
 
 
 def write_markdown(card: Card, path: Path) -> None:
@@ -49,7 +58,7 @@ def front_matter(card: Card) -> str:
         *(f"- {tag}" for tag in ("image-classification", *kind, "vitlab")),
     ]
     if card.measured:
-        lines += ["metrics:", "- accuracy", *_results(card)]
+        lines += ["metrics:", "- accuracy", *_results(card, card.measured[0])]
     return "\n".join((*lines, "---"))
 
 
@@ -63,22 +72,21 @@ def _licence(licence: str | None) -> Iterator[str]:
         yield f"license_name: {_quoted(licence)}"
 
 
-def _results(card: Card) -> Iterator[str]:
-    """The accuracies in the form in which the hub shows them beside the model."""
+def _results(card: Card, item: Measured) -> Iterator[str]:
+    """An accuracy in the form in which the hub shows it beside the model."""
     data = _quoted(Path(str(card.provenance.get("data") or "unknown")).name)
     yield "model-index:"
     yield f"- name: {_quoted(card.title)}"
     yield "  results:"
-    for item in card.measured:
-        yield "  - task:"
-        yield "      type: image-classification"
-        yield "    dataset:"
-        yield f"      name: {data}"
-        yield f"      type: {data}"
-        yield f"      split: {_quoted(item.split)}"
-        yield "    metrics:"
-        yield "    - type: accuracy"
-        yield f"      value: {item.accuracy!r}"
+    yield "  - task:"
+    yield "      type: image-classification"
+    yield "    dataset:"
+    yield f"      name: {data}"
+    yield f"      type: {data}"
+    yield f"      split: {_quoted(item.split)}"
+    yield "    metrics:"
+    yield "    - type: accuracy"
+    yield f"      value: {item.accuracy!r}"
 
 
 def _quoted(text: str) -> str:
@@ -87,7 +95,7 @@ def _quoted(text: str) -> str:
 
 
 def _opening(card: Card) -> str:
-    best: Measured | None = next(iter(card.measured), None)
+    best = next(iter(card.measured), None)
     told = "" if best is None else f" Accuracy on {best.split} images: {accuracy_in_words(best)}."
     return f"A model of [vitlab](#how-to-use-it): {_sentence(card)}.{_text(told)}"
 
@@ -98,28 +106,13 @@ def _sentence(card: Card) -> str:
 
 
 def _section(section: Section) -> str:
-    table = [row for row in section.rows if row[0] not in FENCED + LOCAL]
-    blocks = [value for name, value in section.rows if name in FENCED]
+    fenced = [row for row in section.rows if row[0] in FENCED and row[1] != NOT_STATED]
+    table = [row for row in section.rows if row[0] not in LOCAL and row not in fenced]
     lines = [f"## {section.title}", "", "| | |", "|---|---|"]
     lines += [f"| {_cell(name)} | {_cell(value)} |" for name, value in table]
-    for block in blocks:
-        lines += ["", "```", block.replace("```", "'''"), "```"]
+    for _, block in fenced:
+        lines += ["", "```", block, "```"]
     return "\n".join(lines)
-
-
-def _usage(card: Card) -> str:
-    return "\n".join(
-        (
-            "## How to use it",
-            "",
-            "```python",
-            "import vitlab",
-            "",
-            'classifier = vitlab.load("FOLDER")  # where this card and the weights are',
-            'print(classifier.predict("image.jpg"))',
-            "```",
-        )
-    )
 
 
 def _cell(text: str) -> str:

@@ -47,6 +47,7 @@ def read_card(path: str | os.PathLike[str], **changes: Any) -> Card:
         provenance=provenance,
         licence=provenance.get("licence") or licence_in(folder / CARD),
         files=tuple(_stored_file(file) for file in files),
+        name=variant_name(classifier.model.config) or _relative(provenance.get("model")),
         **_of_model(classifier),
     )
 
@@ -55,7 +56,6 @@ def _of_model(classifier: Classifier) -> dict[str, Any]:
     model, source = classifier.model, classifier.source
     return {
         "format": source.format,
-        "name": variant_name(model.config),
         "model": model.config,
         "cost": cost(model),
         "labels": source.labels,
@@ -76,6 +76,10 @@ def _check_finished(path: Path, folder: Path) -> None:
 def variant_name(config: ModelConfig) -> str | None:
     """The name of the model whose shape this is, whatever its input and its classes."""
     return next((name for name in variants() if _same_shape(config, variant(name))), None)
+
+
+def _relative(name: Any) -> str | None:
+    return f"variant of {name}" if name else None
 
 
 def _same_shape(config: ModelConfig, other: ModelConfig) -> bool:

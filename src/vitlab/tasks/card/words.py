@@ -25,7 +25,9 @@ STATISTICS = {
     (IMAGENET_MEAN, IMAGENET_STD): ", the statistics of ImageNet",
     (HALF, HALF): ", which maps to [-1, 1]",
 }
-IN_SECTIONS = {"recipe", "data", "seed", "command", "commit", "vitlab", "weights", "licence"}
+IN_SECTIONS = {
+    *("model", "recipe", "data", "seed", "command", "commit", "vitlab", "weights", "licence"),
+}
 """Keys of the provenance that have rows of their own."""
 
 Rows = tuple[tuple[str, str], ...]
