@@ -226,9 +226,16 @@ class _Handler(BaseHTTPRequestHandler):
         card = {} if repository.licence is None else {"license": repository.licence}
         self.answer(
             {
-                **{"_id": "1", "id": name, "modelId": name, "sha": found[0]},
-                **{"private": repository.private, "tags": [], "downloads": 0, "likes": 0},
-                **{"siblings": siblings, "cardData": card},
+                "_id": "1",
+                "id": name,
+                "modelId": name,
+                "sha": found[0],
+                "private": repository.private,
+                "tags": [],
+                "downloads": 0,
+                "likes": 0,
+                "siblings": siblings,
+                "cardData": card,
             }
         )
 
