@@ -113,8 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
     )
 
     def do_GET(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        self.body = self.rfile.read(length)
+        self.body = self.read_body()
         path = unquote(urlsplit(self.path).path)
         self.hub.asked.append(f"{self.command} {path}")
         if self.hub.down:
@@ -129,6 +128,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+    def read_body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
 
     @property
     def known(self) -> bool:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from vitlab.errors import HubError, WeightsError
 from vitlab.weights.bundle import (
@@ -21,9 +21,6 @@ from vitlab.weights.formats import recognise
 from vitlab.weights.hub_files import check_content, staged
 from vitlab.weights.hub_session import asking
 from vitlab.weights.load import load_weights
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi, ModelInfo
 
 CARD = "README.md"
 INDEX = f"{WEIGHTS}.index.json"
@@ -106,7 +103,7 @@ def push(
     return Pushed(url=url, commit=commit.oid, public=public, files=(*files, CARD))
 
 
-def _repository(api: "HfApi", where: Address, *, public: bool) -> set[str]:
+def _repository(api: Any, where: Address, *, public: bool) -> set[str]:
     """Names of the files that the repository has; a new one is made as private as was asked."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -156,9 +153,7 @@ def pull(address: str, output: Path | None = None, *, progress: bool = False) ->
 class _Source:
     """One commit of a repository, and where its files go."""
 
-    def __init__(
-        self, *, api: "HfApi", where: Address, info: "ModelInfo", target: Path | None
-    ) -> None:
+    def __init__(self, *, api: Any, where: Address, info: Any, target: Path | None) -> None:
         self.api, self.where, self.target = api, where, target
         self.commit = str(info.sha)
         self.listing = {sibling.rfilename: sibling for sibling in info.siblings or ()}
@@ -247,6 +242,6 @@ class _Naming:
             raise HubError(f"{self.where}: {text}") from error
 
 
-def _licence(info: "ModelInfo") -> str | None:
+def _licence(info: Any) -> str | None:
     stated = getattr(info.card_data, "license", None)
     return None if stated in (None, "unknown") else str(stated)

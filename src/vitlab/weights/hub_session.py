@@ -3,19 +3,16 @@
 import errno
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
 from vitlab.errors import HubError, MissingExtra, VitlabError
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 @contextmanager
-def asking(address: object, *, progress: bool = False) -> Iterator["HfApi"]:
-    """The hub that HF_ENDPOINT names, with the token of the environment or of `hf auth login`."""
+def asking(address: object, *, progress: bool = False) -> Iterator[Any]:
+    """The `HfApi` of the hub that HF_ENDPOINT names, with the token of the environment."""
     try:
         import huggingface_hub
     except ImportError as error:
@@ -79,12 +76,12 @@ def _told(error: BaseException, endpoint: str) -> str | None:
     if isinstance(error, OSError) and error.errno in DISK:
         return f"cannot be written ({error.strerror})"
     # Of requests (errors of the operating system) and httpx alike.
-    if isinstance(error, OSError | errors.HfHubHTTPError.__mro__[1]):
+    if isinstance(error, (OSError, errors.HfHubHTTPError.__mro__[1])):
         return f"{endpoint} cannot be reached ({_line(error)})"
     return f"the transfer failed ({_line(error)})" if isinstance(error, RuntimeError) else None
 
 
-def _refused(error: "Exception", endpoint: str) -> str:
+def _refused(error: BaseException, endpoint: str) -> str:
     """What an answer other than success says."""
     from huggingface_hub import errors
 
