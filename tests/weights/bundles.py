@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save
 
 from reference.random_weights import randomise
@@ -36,9 +35,8 @@ PROVENANCE = {
 
 def small_model(name: str = "vit_test", seed: int = 0, **changes: Any) -> Any:
     """A model with weights of its own."""
-    torch.manual_seed(seed)
     model = create_model(name, classes=len(LABELS), **changes)
-    randomise(model)
+    randomise(model, seed)
     return model.eval()
 
 

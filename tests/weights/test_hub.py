@@ -24,6 +24,9 @@ from weights.bundles import (
 )
 from weights.hub_server import Hub, standing_in
 
+# The hub's client hands files to httpx in a way that httpx would rather not see.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
 CARD = "---\nlicense: mit\n---\n# Trees\n"
 HERE = "hf:alice/trees"
 

@@ -168,9 +168,9 @@ class _Source:
                 f"valid: {CONFIG} with {WEIGHTS} (pickled weights are not taken)"
             )
         self.folder = self._fetch(CONFIG).parent
-        if not is_bundle(self.folder):
-            return "weights"
         with self._naming():
+            if not is_bundle(self.folder):
+                return "weights"
             read_bundle_config(self.folder)
         return "bundle"
 
@@ -203,7 +203,9 @@ class _Source:
         return path
 
     def _shards(self) -> list[str]:
-        where = read_json(self._fetch(INDEX)).get("weight_map")
+        index = self._fetch(INDEX)
+        with self._naming():
+            where = read_json(index).get("weight_map")
         named = where if isinstance(where, dict) else {}
         shards = sorted({str(name) for name in named.values()})
         missing = [name for name in shards if name not in self.listing or "/" in name]

@@ -68,7 +68,8 @@ def _of_model(classifier: Classifier) -> dict[str, Any]:
 
 def _check_finished(path: Path, folder: Path) -> None:
     """A run has a bundle only at its end."""
-    if folder == path and (path / "metrics.jsonl").is_file() and (path / "config.json").is_file():
+    begun = all((path / name).is_file() for name in ("metrics.jsonl", "config.json"))
+    if begun and folder == path and not is_bundle(path):
         read_plan(path)
         raise ConfigError(f"{path}: the run has not ended; continue it: {resume_command(path)}")
 
