@@ -21,7 +21,7 @@ TASKS = {
 }
 KINDS = {"bundle": "bundle", "run": "bundle of a run", "weights": "weight file"}
 WEIGHTS = {"ema": "the running average of training (EMA)", "raw": "as trained, not averaged"}
-STATISTICS = {
+STATISTICS: dict[tuple[tuple[float, ...], tuple[float, ...]], str] = {
     (IMAGENET_MEAN, IMAGENET_STD): ", the statistics of ImageNet",
     (HALF, HALF): ", which maps to [-1, 1]",
 }
