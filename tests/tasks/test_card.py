@@ -251,7 +251,7 @@ def test_the_front_matter_is_what_the_hub_reads(
     assert front["metrics"] == ["accuracy"]
     assert {"vision-transformer", "vitlab"} <= set(front["tags"])
     assert {key: value for key, value in front.items() if key.startswith("license")} == expected
-    (result,) = ModelCard(text).data.eval_results or ()
+    (result,) = ModelCard(text).data.eval_results
     assert (result.metric_type, result.metric_value) == ("accuracy", 0.9)
     assert (result.dataset_name, result.dataset_split) == ("trees", "test")
 
