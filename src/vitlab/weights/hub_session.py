@@ -71,7 +71,7 @@ def _told(error: BaseException, endpoint: str) -> str | None:
         return "HF_HUB_OFFLINE is set; unset it to reach the hub"
     if isinstance(error, errors.HFValidationError):
         return f"no valid name of a repository ({_line(error)})"
-    if isinstance(error, errors.HfHubHTTPError):
+    if getattr(error, "response", None) is not None:  # also of requests' own, in older releases
         return _refused(error, endpoint)
     if isinstance(error, OSError) and error.errno in DISK:
         return f"cannot be written ({error.strerror})"
