@@ -39,6 +39,10 @@ class WeightsError(VitlabError):
     """A weight file that cannot be read, or that does not fit the model."""
 
 
+class HubError(VitlabError):
+    """A hub that cannot be reached or refuses, or a repository that holds no such model."""
+
+
 class PreprocessingUnknown(VitlabError):
     """Nothing says how images must be prepared for these weights."""
 

@@ -16,6 +16,8 @@ from vitlab.cli.evaluate import evaluate
 from vitlab.cli.info import info
 from vitlab.cli.models import models
 from vitlab.cli.predict import predict
+from vitlab.cli.pull import pull
+from vitlab.cli.push import push
 from vitlab.cli.summary import summary
 from vitlab.cli.train import train
 from vitlab.errors import VitlabError
@@ -23,7 +25,7 @@ from vitlab.errors import VitlabError
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]}, pretty_exceptions_enable=False
 )
-for command in (models, summary, train, predict, evaluate, info, convert, demo):
+for command in (models, summary, train, predict, evaluate, info, convert, push, pull, demo):
     app.command()(command)
 app.add_typer(data, name="data")
 

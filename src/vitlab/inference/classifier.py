@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitlab.errors import InputError, VitlabError
 from vitlab.preprocessing import Preprocessing, Source
-from vitlab.weights.bundle import is_bundle, load_bundle
+from vitlab.weights.bundle import find_bundle, is_bundle, load_bundle
 from vitlab.weights.load import load_weights
 from vitlab.weights.source import WeightSource
 
@@ -99,7 +99,7 @@ class Classifier:
 
 def load(path: str | os.PathLike[str], **changes: Any) -> Classifier:
     """A classifier from a run, a bundle, a weight file, or a folder that holds one."""
-    folder = Path(path) / "bundle" if (Path(path) / "bundle").is_dir() else Path(path)
+    folder = find_bundle(Path(path))
     if is_bundle(folder) and not changes:
         return Classifier(*load_bundle(folder))
     model = load_weights(folder, **changes)

@@ -43,6 +43,8 @@ class Plan:
     """Updates that the budget was found to buy."""
     command: str
     commit: str | None = None
+    licence: str | None = None
+    """Of the weights to come; None where nobody stated it."""
     version: str = __version__
 
 

@@ -112,17 +112,21 @@ def train(
     changes: Mapping[str, Any] | None = None,
     resume: bool = False,
     download: bool = False,
+    licence: str | None = None,
     watcher: Watcher | None = None,
 ) -> Run:
     """Train a model, keep the best of it, and write what it is worth to `out`.
 
     `changes` are dotted fields of `TrainConfig`; `model.FIELD` is a field of the model's config.
     `batch_size` may be "auto": the recipe's, or the largest power of two below it that fits.
+    `licence` is that of the weights to come, such as `CC-BY-4.0`: their model card states it.
     """
     folder, watcher, wanted = Path(out), watcher or Watcher(), dict(changes or {})
     auto = not resume and wanted.get("batch_size") == "auto"
     known = None
     if resume:
+        if licence is not None:
+            raise ConfigError("a resumed run keeps the licence it was begun with; leave it out")
         plan, known = read_plan(folder), read_survey(folder)
         source = open_data(plan.data, download=download)
     else:
@@ -134,7 +138,7 @@ def train(
         if data not in DATASETS:  # so that it can be resumed from anywhere
             data = os.path.abspath(os.path.expanduser(data))
         given = {key: value for key, value in wanted.items() if not (auto and key == "batch_size")}
-        plan = _decide(recipe, data, source, folder, given)
+        plan = replace(_decide(recipe, data, source, folder, given), licence=licence)
     job = _Job.prepare(plan, folder, source, known, watcher, auto=auto)
     with working_in(folder):
         return job.run(watcher)
@@ -353,6 +357,7 @@ class _Job:
         outcome = collect(model, self._batches(images))
         evaluation = judge(outcome, labels, temperature=self._temperature(model))
         metrics = {
+            f"{split}_images": evaluation.images,
             f"{split}_accuracy": evaluation.accuracy,
             f"{split}_loss": evaluation.loss,
             **({"validation_accuracy": self.state.best} if self.state.best_step else {}),
@@ -364,13 +369,14 @@ class _Job:
             labels=labels,
             metrics=metrics,
             provenance={
+                "model": plan.train.model,
                 "recipe": plan.recipe,
                 "data": plan.data,
                 "seed": plan.train.seed,
                 "commit": plan.commit,
                 "command": plan.command,
                 "weights": weights,
-                "licence": None,
+                "licence": plan.licence,
                 "vitlab": plan.version,
             },
         )
