@@ -27,8 +27,8 @@ ROWS = (
     ("weights", "data"),
     ("models",),
     ("nn",),
-    ("preprocessing", "distributed"),
-    ("config", "registry", "files"),
+    ("preprocessing", "distributed", "download"),
+    ("config", "registry", "files", "home", "checksum", "lock", "imagenet"),
     ("errors",),
 )
 ROW_OF = {part: number for number, row in enumerate(ROWS) for part in row}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitlab.data.checksum import file_digest
+from vitlab.checksum import file_digest
 from vitlab.data.decode import UPRIGHT
 from vitlab.preprocessing import ORIENTATION
 
