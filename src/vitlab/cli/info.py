@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def info(
-    path: Annotated[Path, typer.Argument(help="A weight file.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH|NAME", help="A weight file, or fetched weights.")
+    ],
     changes: Changes = None,
     json: Json = False,
 ) -> None:
@@ -34,6 +36,8 @@ def _facts(model: "VisionTransformer") -> dict[str, Any]:
     source = model.source
     return {
         "path": str(source.path),
+        "name": source.name,
+        "licence": source.licence,
         "format": source.format,
         "parameters": sum(p.numel() for p in model.parameters()),
         "model": to_dict(model.config),
@@ -51,6 +55,7 @@ def _lines(model: "VisionTransformer") -> list[tuple[str, str]]:
     prepared = facts["preprocessing"] or {}
     return [
         ("path", facts["path"]),
+        *((key, facts[key]) for key in ("name", "licence") if facts[key]),
         ("format", facts["format"]),
         ("parameters", human(facts["parameters"])),
         ("model", _unusual(model.config)),

@@ -18,6 +18,7 @@ from vitlab.cli.models import models
 from vitlab.cli.predict import predict
 from vitlab.cli.summary import summary
 from vitlab.cli.train import train
+from vitlab.cli.weights import weights
 from vitlab.errors import VitlabError
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app = typer.Typer(
 for command in (models, summary, train, predict, evaluate, info, convert, demo):
     app.command()(command)
 app.add_typer(data, name="data")
+app.add_typer(weights, name="weights")
 
 
 def _show_version(wanted: bool) -> None:
