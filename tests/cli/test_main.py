@@ -47,10 +47,12 @@ def test_version(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["models", "summary", "train", "evaluate", "info", "convert", "predict", "demo"]
+    "name",
+    ["models", "summary", "train", "evaluate", "info", "convert", "predict", "demo"]
+    + ["weights list", "weights fetch"],
 )
 def test_every_command_has_help_and_json(command: Command, name: str) -> None:
-    outcome = command(name, "--help")
+    outcome = command(*name.split(), "--help")
     assert outcome.code == 0
     assert "--json" in outcome.out
 

@@ -104,7 +104,7 @@ def test_bytes_are_no_labels(tmp_path: Path) -> None:
 
 
 def test_an_unknown_set_of_labels() -> None:
-    with pytest.raises(WeightsError, match="imagenet1k: no such file .* did you mean imagenet-1k"):
+    with pytest.raises(WeightsError, match=r"imagenet1k: no such file .* did you mean imagenet-1k"):
         read_labels("imagenet1k", 1000)
 
 
