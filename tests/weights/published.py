@@ -14,10 +14,15 @@ from vitlab.weights.table import Checkpoint
 FILE = "demo.npz"
 
 
-def small_model(**changes: object) -> VisionTransformer:
-    """`vit_test` with a head of a thousand classes that says something."""
+GELU = {"google": "tanh"}
+"""What a format demands; the others take the model's own, `erf`."""
+
+
+def small_model(format: str = "google", **changes: object) -> VisionTransformer:
+    """`vit_test` as a format has it, with a head of a thousand classes that says something."""
     torch.manual_seed(0)
-    model = create_model("vit_test", **{"classes": 1000, **changes})
+    gelu = GELU.get(format, "erf")
+    model = create_model("vit_test", **{"classes": 1000, "gelu": gelu, **changes})
     assert isinstance(model, VisionTransformer)
     if model.head is not None:
         torch.nn.init.normal_(model.head.weight)

@@ -27,7 +27,7 @@ LABELS = imagenet.labels()
 def test_published_files_of_a_thousand_classes_have_imagenets(
     tmp_path: Path, name: str, format: str
 ) -> None:
-    model = small_model(width=128)
+    model = small_model(format, width=128)
     vitlab.save_weights(model, tmp_path / name, format=format)
     assert vitlab.load_weights(tmp_path / name).source.labels == LABELS
     assert vitlab.load_weights(tmp_path / name, classes=5).source.labels is None
