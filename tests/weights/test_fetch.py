@@ -79,6 +79,10 @@ def test_a_fetched_checkpoint_is_used_by_name(demo: Checkpoint, tmp_path: Path) 
         vitlab.create_model(pretrained=demo.name),
     ):
         assert torch.equal(created.head.weight, model.head.weight)
+    for name, format in (("a.npz", "google"), ("a.pth", "timm"), ("a.safetensors", "vitlab")):
+        vitlab.save_weights(model, tmp_path / name, format=format)
+        kept = vitlab.load_weights(tmp_path / name, heads=2).source
+        assert (kept.name, kept.licence) == (demo.name, "Apache-2.0")
     new_head = vitlab.load_weights(demo.name, classes=7)
     assert new_head.source.labels is None
 
@@ -203,7 +207,7 @@ def test_another_file_under_the_same_address_is_noticed(
     assert fetch(demo).new
 
 
-def test_a_folder_that_cannot_be_written_is_still_read(
+def test_the_users_cache_is_looked_in_too(
     demo: Checkpoint, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch(demo)

@@ -64,21 +64,18 @@ def read_beside(folder: Path) -> Beside:
 
 def read_ours(content: Mapping[str, Any]) -> Beside:
     """Our config as bundles and the metadata of our files hold it."""
-    preparation, labels = content.get("preprocessing"), content.get("labels")
-    return Beside(
-        config=from_dict(ViTConfig, content["model"]),
-        preprocessing=Preprocessing.from_json(preparation) if preparation else None,
-        labels=tuple(map(str, labels)) if labels else None,
-    )
+    return read_note(content, Beside(config=from_dict(ViTConfig, content["model"])))
 
 
 def read_note(content: Mapping[str, Any], beside: Beside) -> Beside:
-    """What is beside the file, with the preprocessing and labels that the file itself names."""
+    """What is beside the file, with what the file itself says about its use and origin."""
     preparation, labels = content.get("preprocessing"), content.get("labels")
     return replace(
         beside,
         preprocessing=Preprocessing.from_json(preparation) if preparation else beside.preprocessing,
         labels=tuple(map(str, labels)) if labels else beside.labels,
+        name=content.get("name"),
+        licence=content.get("licence"),
     )
 
 

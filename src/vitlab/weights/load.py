@@ -106,14 +106,14 @@ def _known_config(file: TensorFile, checkpoint: Checkpoint | None) -> Beside:
     """What the table says, else our config inside the file, else what lies beside it."""
     if checkpoint is not None:
         return checkpoint.beside
+    config, note = (file.metadata.get(key) for key in (CONFIG_KEY, NOTE_KEY))
+    beside = Beside() if config else read_beside(file.path.parent)
     try:
-        if CONFIG_KEY in file.metadata:
-            return read_ours(json.loads(file.metadata[CONFIG_KEY]))
-        if NOTE_KEY in file.metadata:
-            return read_note(json.loads(file.metadata[NOTE_KEY]), read_beside(file.path.parent))
+        if config:
+            return read_ours(json.loads(config))
+        return read_note(json.loads(note), beside) if note else beside
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WeightsError(f"damaged vitlab config in the file: {error}") from error
-    return read_beside(file.path.parent)
 
 
 def _stored(

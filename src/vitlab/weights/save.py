@@ -141,12 +141,14 @@ def note(model: VisionTransformer) -> bytes:
 
 
 def _use(model: VisionTransformer) -> dict[str, Any]:
-    """How the model is used: preprocessing and labels, None where they are unknown."""
+    """What else goes with the weights: preprocessing, labels, origin; None where unknown."""
     source = cast(WeightSource | None, model.source)
     preparation = source.preprocessing if source else None
     return {
         "preprocessing": preparation.to_json() if preparation else None,
         "labels": list(source.labels) if source and source.labels else None,
+        "name": source.name if source else None,
+        "licence": source.licence if source else None,
     }
 
 
