@@ -57,9 +57,9 @@ def plain_deit(path: Path) -> NDArray[np.float64]:
     short = int(SIZE * 256 / 224)
     width, height = image.size
     assert width > height
-    image = image.resize((int(short * width / height), short), Image.Resampling.BICUBIC)
-    left, top = (round((side - SIZE) / 2) for side in image.size)
-    pixels = np.asarray(image.crop((left, top, left + SIZE, top + SIZE))) / 255
+    resized = image.resize((int(short * width / height), short), Image.Resampling.BICUBIC)
+    left, top = (round((side - SIZE) / 2) for side in resized.size)
+    pixels = np.asarray(resized.crop((left, top, left + SIZE, top + SIZE))) / 255
     return ((pixels - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]).transpose(2, 0, 1)
 
 

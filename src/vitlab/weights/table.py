@@ -87,8 +87,9 @@ class Checkpoint:
 @cache
 def checkpoints() -> dict[str, Checkpoint]:
     """Every checkpoint of the table by name."""
-    with (files("vitlab.weights") / "published.csv").open(encoding="utf-8", newline="") as file:
-        rows = [{key: value or None for key, value in row.items()} for row in csv.DictReader(file)]
+    text = (files("vitlab.weights") / "published.csv").read_text(encoding="utf-8")
+    lines = csv.DictReader(text.splitlines())
+    rows = [{key: value or None for key, value in line.items()} for line in lines]
     return {str(row["name"]): Checkpoint(**row) for row in rows}  # type: ignore[arg-type]
 
 
