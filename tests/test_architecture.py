@@ -31,8 +31,8 @@ ROWS = (
     ("models",),
     ("nn",),
     ("contact_sheet",),
-    ("preprocessing", "distributed", "runtime"),
-    ("config", "registry", "files", "image_file"),
+    ("preprocessing", "distributed", "runtime", "download"),
+    ("config", "registry", "files", "image_file", "home", "checksum", "lock", "imagenet"),
     ("errors",),
 )
 ROW_OF = {part: number for number, row in enumerate(ROWS) for part in row}

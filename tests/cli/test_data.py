@@ -13,7 +13,7 @@ from command import Command
 from vitlab.cli.progress import PlainProgress, TerminalProgress, showing
 from vitlab.data.datasets import Mirror, StoredFile
 from vitlab.data.digits import DIGITS
-from vitlab.data.download import Progress
+from vitlab.download import Progress
 from vitlab.errors import DataError
 from vitlab.registry import DATASETS
 

@@ -50,11 +50,11 @@ def test_version(command: Command) -> None:
     "name",
     [
         *("models", "summary", "train", "evaluate", "info", "convert", "predict", "demo"),
-        *("push", "pull"),
+        *("push", "pull", "weights list", "weights fetch"),
     ],
 )
 def test_every_command_has_help_and_json(command: Command, name: str) -> None:
-    outcome = command(name, "--help")
+    outcome = command(*name.split(), "--help")
     assert outcome.code == 0
     assert "--json" in outcome.out
 

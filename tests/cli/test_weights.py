@@ -70,6 +70,7 @@ def test_info_tells_what_is_unknown_and_assumed(
 ) -> None:
     assert model.head is not None
     torch.nn.init.zeros_(model.head.weight)
+    model.source = None
     save_weights(model, tmp_path / "a.npz", format="google")
     out = command("info", tmp_path / "a.npz").out
     assert "all zeros: not trained" in out
@@ -236,5 +237,6 @@ def test_predicting_with_an_untrained_head_is_refused(
 def test_predicting_without_knowing_the_preprocessing_is_refused(
     command: Command, model: VisionTransformer, image: Path, tmp_path: Path
 ) -> None:
+    model.source = None
     save_weights(model, tmp_path / "a.npz", format="google")
     assert "prepared" in command("predict", tmp_path / "a.npz", image).mistake

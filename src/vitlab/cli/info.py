@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def info(
     path: Annotated[
-        Path, typer.Argument(metavar="BUNDLE|RUN|WEIGHTS", help="A folder or a weight file.")
+        Path,
+        typer.Argument(metavar="BUNDLE|RUN|WEIGHTS|NAME", help="Folder, file or fetched weights."),
     ],
     file: Annotated[
         Path | None, typer.Argument(help="Where --markdown writes; without it, it prints.")

@@ -20,6 +20,7 @@ from vitlab.cli.pull import pull
 from vitlab.cli.push import push
 from vitlab.cli.summary import summary
 from vitlab.cli.train import train
+from vitlab.cli.weights import weights
 from vitlab.errors import VitlabError
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app = typer.Typer(
 for command in (models, summary, train, predict, evaluate, info, convert, push, pull, demo):
     app.command()(command)
 app.add_typer(data, name="data")
+app.add_typer(weights, name="weights")
 
 
 def _show_version(wanted: bool) -> None:

@@ -54,6 +54,14 @@ ImageSize = Annotated[
     Any,  # Size | None: Typer knows no unions
     typer.Option(metavar="N|HxW", parser=parse_size, help="Size of the images: 224 or 224x320."),
 ]
+ClassLabels = Annotated[
+    str | None,
+    typer.Option(
+        "--labels",
+        metavar="imagenet-1k|FILE",
+        help="Names of the classes, where the model has none: one a line, or a JSON list.",
+    ),
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option(

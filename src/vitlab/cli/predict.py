@@ -6,22 +6,25 @@ from typing import Annotated
 
 import typer
 
-from vitlab.cli.options import Changes, Json, loading
+from vitlab.cli.options import Changes, ClassLabels, Json, loading
 from vitlab.cli.output import print_json, print_table
 from vitlab.config import to_dict
 
 
 def predict(
-    model: Annotated[str, typer.Argument(help="A weight file.")],
+    model: Annotated[
+        str, typer.Argument(help="A run, a bundle, a weight file or fetched weights.")
+    ],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
     top: Annotated[int, typer.Option(min=1, help="Labels to show for each image.")] = 5,
+    labels: ClassLabels = None,
     changes: Changes = None,
     json: Json = False,
 ) -> None:
     """Classify images; one that cannot be read does not stop the others."""
     from vitlab import load
 
-    predictions = load(model, **loading(changes)).predict(images, top=top)
+    predictions = load(model, labels=labels, **loading(changes)).predict(images, top=top)
     if json:
         print_json([to_dict(prediction) for prediction in predictions])
     elif any(prediction.top for prediction in predictions):

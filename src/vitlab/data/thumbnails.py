@@ -16,7 +16,7 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from vitlab.data.checksum import file_digest
+from vitlab.checksum import file_digest
 from vitlab.data.decode import UPRIGHT, check_regular, plain, reason_of
 from vitlab.image_file import check_pixels, note_frames, open_image
 from vitlab.preprocessing import ORIENTATION, read_bands

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from vitlab.errors import InputError, VitlabError
 from vitlab.preprocessing import Preprocessing, Source
 from vitlab.weights.bundle import find_bundle, is_bundle, load_bundle
+from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.load import load_weights
 from vitlab.weights.source import WeightSource
+from vitlab.weights.table import named
 
 T = TypeVar("T")
 
@@ -97,12 +99,24 @@ class Classifier:
         return Prediction(path=path, label=best[0][0], probability=best[0][1], top=best)
 
 
-def load(path: str | os.PathLike[str], **changes: Any) -> Classifier:
-    """A classifier from a run, a bundle, a weight file, or a folder that holds one."""
+def load(
+    path: str | os.PathLike[str], *, labels: Labels | None = None, **changes: Any
+) -> Classifier:
+    """A classifier from a run, a bundle, a fetched checkpoint, a weight file or its folder.
+
+    `labels` names the classes: `imagenet-1k`, a file with one name a line, or the names.
+    """
+    if named(path) is not None:
+        model = load_weights(path, labels=labels, **changes)
+        return Classifier(model, model.source)
     folder = find_bundle(Path(path))
     if is_bundle(folder) and not changes:
-        return Classifier(*load_bundle(folder))
-    model = load_weights(folder, **changes)
+        bundled, source = load_bundle(folder)
+        if labels is not None:
+            classes: int = cast(Any, bundled).config.classes
+            source = replace(source, labels=read_labels(labels, classes))
+        return Classifier(bundled, source)
+    model = load_weights(folder, labels=labels, **changes)
     return Classifier(model, model.source)
 
 

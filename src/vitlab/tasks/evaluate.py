@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from vitlab import imagenet
 from vitlab.data.datasets import DataSource, open_data
 from vitlab.data.images import FileSet, ImageSet, Survey
 from vitlab.data.loader import batches_for_evaluation
@@ -123,6 +124,8 @@ def match_classes(classifier: Classifier, source: DataSource) -> tuple[Tensor, t
 
 
 def _find(label: str, own: Sequence[str], data: str) -> int:
+    if own == imagenet.labels() and label in imagenet.wordnet_ids():
+        return imagenet.wordnet_ids().index(label)
     if own.count(label) != 1:
         known = ", ".join([*own[:5], *(["…"] if len(own) > 5 else [])])
         times = "more than one" if label in own else "no"

@@ -20,9 +20,9 @@ from typing import Any
 from vitlab import __version__
 from vitlab.config import from_dict, to_dict
 from vitlab.data.images import Survey
-from vitlab.data.lock import locked
 from vitlab.errors import ConfigError
 from vitlab.files import write_json
+from vitlab.lock import locked
 from vitlab.train.config import TrainConfig
 
 LOCK, SURVEY = ".lock", "survey.json"

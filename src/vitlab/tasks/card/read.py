@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from vitlab.data.checksum import file_digest
+from vitlab.checksum import file_digest
 from vitlab.errors import ConfigError
 from vitlab.inference.classifier import Classifier, load
 from vitlab.models.flops import cost
@@ -45,9 +45,11 @@ def read_card(path: str | os.PathLike[str], **changes: Any) -> Card:
         task=stored.get("task"),
         metrics=_numbers(stored.get("metrics")),
         provenance=provenance,
-        licence=provenance.get("licence") or licence_in(folder / CARD),
+        licence=provenance.get("licence") or classifier.source.licence or licence_in(folder / CARD),
         files=tuple(_stored_file(file) for file in files),
-        name=variant_name(classifier.model.config) or _relative(provenance.get("model")),
+        name=classifier.source.name
+        or variant_name(classifier.model.config)
+        or _relative(provenance.get("model")),
         **_of_model(classifier),
     )
 
@@ -114,7 +116,7 @@ def _inside(path: Path) -> dict[str, Any]:
 def _weight_files(given: Path, weights: Path) -> list[Path]:
     """The file that was read; of a folder also its shards and the configs beside it."""
     if not given.is_dir():
-        return [given]
+        return [weights]
     folder, shards = weights.parent, set()
     if weights.name.endswith(".index.json"):
         shards = {str(name) for name in read_json(weights)["weight_map"].values()}
