@@ -62,13 +62,13 @@ class Decoder:
     def read(self, path: str, seed: int) -> Pixels:
         """The pixels, [C, H, W]; InputError with the reason alone when there are none to read."""
         try:
-            _check_regular(path)
+            check_regular(path)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of Pillow about damage that it can repair
                 with Image.open(path) as image:
                     pixels = self._fit(image, seed)
         except Exception as error:  # decoders of damaged files raise nearly anything
-            raise InputError(_reason(error)) from error
+            raise InputError(reason_of(error)) from error
         channels, height, width = self.shape
         return np.ascontiguousarray(pixels.reshape(height, width, channels).transpose(2, 0, 1))
 
@@ -127,7 +127,7 @@ def resized(image: Image.Image, size: tuple[int, int], interpolation: Interpolat
     return np.asarray(image.resize(size[::-1], FILTERS[interpolation]))
 
 
-def _check_regular(path: str) -> None:
+def check_regular(path: str) -> None:
     """Refuse what would block or has no end: pipes, devices, sockets; and folders."""
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
@@ -143,7 +143,7 @@ def _plain(image: JpegImageFile) -> bool:
     return image.mode in MODES.values() and pixels > 0 and (limit is None or pixels <= limit)
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """One line about what is wrong with a file, without its name."""
     if isinstance(error, UnidentifiedImageError):
         return "not an image of a known format"
