@@ -110,9 +110,9 @@ class Predictor:
         return Prediction(path=path_of(picture), label=best[0][0], probability=best[0][1], top=best)
 
 
-def shortest(value: np.float32) -> float:
+def shortest(value: float | np.float32) -> float:
     """The number with the fewest digits that is this one in 32 bits."""
-    return float(str(value))
+    return float(str(np.float32(value)))
 
 
 def _failure(picture: Picture, error: InputError) -> Prediction:

@@ -20,6 +20,7 @@ from vitlab.inference.predictor import Prediction
 from vitlab.tasks.image_inputs import ImageInputs
 from vitlab.tasks.prediction_files import PredictionFile, check_output, open_predictions
 from vitlab.tasks.prediction_job import Job, fingerprint
+from vitlab.tasks.prediction_records import as_text
 from vitlab.tasks.prediction_sheet import SHOWN, check_sheet, write_sheet
 from vitlab.tasks.train import best_device
 
@@ -187,7 +188,7 @@ class _Total:
 def _left(pictures: Iterable[Picture], done: Counter[str | None]) -> Iterator[Picture]:
     """The pictures that are not done; one that is named twice counts twice."""
     for picture in pictures:
-        path = path_of(picture)
+        path = as_text(path_of(picture))
         if done[path]:
             done[path] -= 1
         else:

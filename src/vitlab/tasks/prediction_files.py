@@ -13,7 +13,13 @@ from vitlab.errors import FileError
 from vitlab.inference.predictor import Prediction
 from vitlab.tasks.prediction_job import Job, continued, job_path, read_job, write_job
 from vitlab.tasks.prediction_parquet import parquet_records, require_parquet, write_parquet
-from vitlab.tasks.prediction_records import Csv, Format, JsonLines, whole_records
+from vitlab.tasks.prediction_records import (
+    Csv,
+    Format,
+    JsonLines,
+    as_text,
+    whole_records,
+)
 
 PARQUET = ".parquet"
 FORMATS: dict[str, Callable[[], Format]] = {".csv": Csv, ".jsonl": JsonLines, PARQUET: JsonLines}
@@ -86,7 +92,7 @@ class PredictionFile:
 
     def _note(self, predictions: Sequence[Prediction]) -> None:
         self.count += len(predictions)
-        self.done.update(prediction.path for prediction in predictions)
+        self.done.update(as_text(prediction.path) for prediction in predictions)
         self.failed += sum(prediction.error is not None for prediction in predictions)
 
 

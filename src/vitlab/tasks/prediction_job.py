@@ -58,16 +58,19 @@ def write_job(output: Path, job: Job) -> None:
 def continued(job: Job, before: Job, output: Path, *, batch_size: int | None) -> Job:
     """The job as it was begun; an error where another was."""
     changes = {
-        "model": (before.model, job.model, before.fingerprint == job.fingerprint),
-        "images": (_names(before), _names(job), before.images == job.images),
-        "top": (before.top, job.top, before.top == job.top),
-        "batch size": (before.batch_size, batch_size, batch_size in (None, before.batch_size)),
+        "another model": (before.model, job.model, before.fingerprint == job.fingerprint),
+        "other images": (_names(before), _names(job), before.images == job.images),
+        "another top": (before.top, job.top, before.top == job.top),
+        "another batch size": (
+            before.batch_size,
+            batch_size,
+            batch_size in (None, before.batch_size),
+        ),
     }
     for what, (then, now, same) in changes.items():
         if not same:
             raise FileError(
-                f"{output} was begun with another {what} ({then}, now {now}); "
-                f"--overwrite starts anew"
+                f"{output} was begun with {what} ({then}, now {now}); --overwrite starts anew"
             )
     return replace(job, batch_size=before.batch_size, finished=before.finished)
 

@@ -5,10 +5,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from vitlab.config import to_dict
 from vitlab.errors import FileError, MissingExtra
 from vitlab.files import replacing
-from vitlab.inference.predictor import Prediction
+from vitlab.inference.predictor import Prediction, shortest
+from vitlab.tasks.prediction_records import as_text
 
 ROWS = 10_000
 """Of a row group: what is in memory at once."""
@@ -53,29 +53,23 @@ def parquet_records(path: Path) -> Iterator[Prediction]:
 
 def _row(prediction: Prediction) -> dict[str, Any]:
     top = [{"label": label, "probability": value} for label, value in prediction.top]
-    # Parquet holds text alone; bytes of a name that are none are shown as such.
-    texts = {
-        name: None if text is None else str(text).encode(errors="backslashreplace").decode()
-        for name, text in to_dict(prediction).items()
-        if name in ("path", "label", "error")
+    return {
+        "path": as_text(prediction.path),
+        "label": as_text(prediction.label),
+        "probability": prediction.probability,
+        "top": top,
+        "error": as_text(prediction.error),
     }
-    return {**texts, "probability": prediction.probability, "top": top}
 
 
 def _prediction(row: dict[str, Any]) -> Prediction:
     return Prediction(
         path=row["path"],
         label=row["label"],
-        probability=_shortest(row["probability"]),
-        top=tuple((score["label"], _shortest(score["probability"]) or 0.0) for score in row["top"]),
+        probability=None if row["probability"] is None else shortest(row["probability"]),
+        top=tuple((score["label"], shortest(score["probability"])) for score in row["top"]),
         error=row["error"],
     )
-
-
-def _shortest(value: float | None) -> float | None:
-    import numpy as np
-
-    return None if value is None else float(str(np.float32(value)))
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -12,6 +12,11 @@ from vitlab.inference.predictor import Prediction
 COLUMNS = ("path", "label", "probability", "top", "error")
 
 
+def as_text(path: str | None) -> str | None:
+    """The path with bytes that are no text written out: what every format can hold."""
+    return None if path is None else path.encode(errors="backslashreplace").decode()
+
+
 class Format(Protocol):
     """How predictions are written."""
 
