@@ -195,6 +195,8 @@ def test_the_pixel_limit_can_be_raised_and_lowered(
         (["*.tga"], "*.tga matches no file"),
         (["none"], "none holds no image files; valid endings: .bmp"),
         (["photos", "gone.jpg"], "gone.jpg: no such file or folder"),
+        (["photos", "none", "--output", "out.csv"], "none holds no image files"),
+        (["dead.jpg"], "dead.jpg: No such file or directory"),
         (["-", "-"], "- is standard input, which can be read once"),
         ([], "Missing argument"),
         (["photos", "--top", "0"], "--top"),
@@ -216,6 +218,7 @@ def test_wrong_input_is_one_line(
 ) -> None:
     monkeypatch.chdir(folder.parent)
     (folder.parent / "none").mkdir()
+    (folder.parent / "dead.jpg").symlink_to("gone.jpg")
     (folder.parent / "two.txt").write_text("a\nb\n")
     (folder.parent / "hole.txt").write_text("a\n\nc\n")
     before = sorted(folder.parent.iterdir())

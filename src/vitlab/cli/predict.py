@@ -189,13 +189,7 @@ def _progress(*, shown: bool) -> "Iterator[Watch | None]":
     if not (shown and console.is_terminal):
         yield None
         return
-    columns = (
-        TextColumn("images"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.speed:,.0f} a second"),
-        TimeRemainingColumn(),
-    )
+    columns = (TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -65,7 +65,7 @@ def reading(max_pixels: int | None = None) -> Iterator[None]:
     """
     before = Image.MAX_IMAGE_PIXELS
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about damage that Pillow can repair
+        warnings.filterwarnings("ignore", module=r"PIL\b")  # about damage that it can repair
         Image.MAX_IMAGE_PIXELS = before if max_pixels is None else max_pixels
         try:
             yield

@@ -41,10 +41,14 @@ class ImageInputs:
     @property
     def single(self) -> bool:
         """Whether one file is meant, and not what may be found somewhere."""
-        return len(self.names) == 1 and self.names[0] != STDIN and os.path.isfile(self.names[0])
+        name = self.names[0]
+        return len(self.names) == 1 and os.path.lexists(name) and not os.path.isdir(name)
 
     def find(self) -> Iterator[Picture]:
         """The images one after the other, in an order that is the same each time."""
+        for name in self.names:
+            if name != STDIN:
+                next(iter(self._find(name)))  # an error now, and not when half of the work is done
         return chain.from_iterable(map(self._find, self.names))
 
     def count(self) -> int | None:
