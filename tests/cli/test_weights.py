@@ -194,12 +194,17 @@ def broken_files(folder: Path, model: VisionTransformer) -> dict[str, Path]:
     ],
 )
 def test_broken_weights_are_one_line(
-    command: Command, model: VisionTransformer, tmp_path: Path, name: str, message: str
+    command: Command,
+    model: VisionTransformer,
+    image: Path,
+    tmp_path: Path,
+    name: str,
+    message: str,
 ) -> None:
     path = broken_files(tmp_path, model)[name]
     assert message in command("info", path).mistake
     assert message in command("summary", path).mistake
-    assert message in command("predict", path, "image.png").mistake
+    assert message in command("predict", path, image).mistake
     target = tmp_path / "out.safetensors"
     assert message in command("convert", path, target, "--format", "vitlab").mistake
     assert not target.exists()

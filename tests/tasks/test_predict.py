@@ -99,7 +99,10 @@ def test_every_image_has_a_record(weights: Path, folder: Path, tmp_path: Path, e
     assert told == expected
     for row, prediction in zip(rows, expected, strict=True):
         assert (row["label"], row["error"]) == (prediction.label, prediction.error)
-        assert row["probability"] == pytest.approx(prediction.probability, rel=1e-7)
+        values = [row["probability"], *(value for _, value in row["top"])]
+        expected_values = [prediction.probability, *(value for _, value in prediction.top)]
+        if prediction.error is None:
+            assert values == pytest.approx(expected_values, rel=1e-7)
         assert [label for label, _ in row["top"]] == [label for label, _ in prediction.top]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"out.{ending}",
@@ -360,5 +363,5 @@ def test_imagenet_names_of_real_weights(shared: Path, tmp_path: Path) -> None:
     names = shared / "data" / "imagenet1k_labels.txt"
     images = shared / "data" / "imagenette-mini" / "val" / "n02102040"
     told: list[Prediction] = []
-    predict(model, sorted(images.iterdir())[:10], labels=names, each=told.append)
-    assert sum("springer" in str(prediction.label) for prediction in told) >= 7
+    predict(model, sorted(images.iterdir())[:4], labels=names, each=told.append)
+    assert sum("springer" in str(prediction.label) for prediction in told) >= 3

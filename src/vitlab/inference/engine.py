@@ -3,12 +3,13 @@
 Imports no torch: an engine may do without.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 
+@runtime_checkable
 class Engine(Protocol):
     """A model that is ready to compute, in whatever runtime."""
 

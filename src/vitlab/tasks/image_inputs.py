@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import BinaryIO
 
 from vitlab.data.walk import ENDINGS, in_blocks, walk_images
 from vitlab.errors import InputError
@@ -22,7 +21,7 @@ class ImageInputs:
     """What was named; the images themselves are found while they are asked for."""
 
     names: Sequence[str]
-    stdin: Callable[[], BinaryIO]
+    stdin: Callable[[], io.BufferedIOBase]
     """Where `-` reads: an image, or the path of one on each line."""
 
     def __post_init__(self) -> None:
@@ -86,7 +85,7 @@ def _some(paths: Iterator[str], message: str) -> Iterator[str]:
     yield from paths
 
 
-def _piped(stream: BinaryIO) -> Iterator[Picture]:
+def _piped(stream: io.BufferedIOBase) -> Iterator[Picture]:
     """One picture, or the paths that the lines give, as they come."""
     start = stream.readline()
     if start.startswith(MAGIC) or start[4:8] == b"ftyp":

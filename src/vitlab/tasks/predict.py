@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from io import BytesIO
+from io import BufferedIOBase, BytesIO
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from vitlab.errors import FileError, InputError
 from vitlab.inference.classifier import Classifier, load
@@ -52,7 +52,7 @@ def predict(
     max_pixels: int | None = None,
     each: Callable[[Prediction], None] = lambda prediction: None,
     watch: Watch | None = None,
-    stdin: Callable[[], BinaryIO] = lambda: sys.stdin.buffer,
+    stdin: Callable[[], BufferedIOBase] = lambda: sys.stdin.buffer,
     **changes: Any,
 ) -> Predicted:
     """Classify files, folders, patterns, and what `-` reads; `each` is told every prediction.

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from io import BufferedRandom
 from pathlib import Path
-from typing import BinaryIO
 
 from vitlab.data.lock import locked
 from vitlab.errors import FileError
@@ -29,7 +29,7 @@ FORMATS: dict[str, Callable[[], Format]] = {".csv": Csv, ".jsonl": JsonLines, PA
 class PredictionFile:
     """An open file of predictions: what is done, and room for more."""
 
-    def __init__(self, output: Path, job: Job, file: BinaryIO) -> None:
+    def __init__(self, output: Path, job: Job, file: BufferedRandom) -> None:
         self.output = output
         self.job = job
         self.done: Counter[str | None] = Counter()
@@ -119,7 +119,7 @@ def open_predictions(
         data.unlink(missing_ok=True)
 
 
-def _forget(output: Path, file: BinaryIO) -> None:
+def _forget(output: Path, file: BufferedRandom) -> None:
     """Remove what there was; without its job, nobody takes what is left for a beginning."""
     job_path(output).unlink(missing_ok=True)
     file.truncate()

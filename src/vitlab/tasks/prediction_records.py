@@ -3,8 +3,8 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
-from typing import BinaryIO, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from vitlab.config import to_dict
 from vitlab.inference.predictor import Prediction
@@ -17,6 +17,7 @@ def as_text(path: str | None) -> str | None:
     return None if path is None else path.encode(errors="backslashreplace").decode()
 
 
+@runtime_checkable
 class Format(Protocol):
     """How predictions are written."""
 
@@ -77,7 +78,7 @@ class Csv:
         return lines.endswith(b"\n") and lines.count(b'"') % 2 == 0
 
 
-def whole_records(file: BinaryIO, format: Format) -> Iterator[tuple[int, Prediction]]:
+def whole_records(file: io.BufferedIOBase, format: Format) -> Iterator[tuple[int, Prediction]]:
     """Each record with the place where it ends; what a killed process left unfinished is not one.
 
     ValueError where the file holds something else.
@@ -104,7 +105,7 @@ def _prediction(
     path: str | None,
     label: str | None,
     probability: float | None,
-    top: list[tuple[str, float]],
+    top: Sequence[Any],
     error: str | None,
 ) -> Prediction:
     best = tuple((name, value) for name, value in top)
