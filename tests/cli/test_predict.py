@@ -202,7 +202,7 @@ def test_the_pixel_limit_can_be_raised_and_lowered(
         (["photos", "--top", "0"], "--top"),
         (["photos", "--output", "out.txt"], "out.txt: unknown ending '.txt'; valid: .csv"),
         (["photos", "--output", "gone/out.csv"], "gone/out.csv: no such folder 'gone'"),
-        (["photos", "--contact-sheet", "a.jpg"], "a.jpg: unknown ending '.jpg'"),
+        (["photos", "--contact-sheet", "a.jpg"], "a.jpg: a contact sheet is a PNG"),
         (["photos", "--labels", "gone.txt"], "gone.txt: No such file"),
         (["photos", "--labels", "two.txt"], "two.txt holds 2 labels; valid: 3"),
         (["photos", "--labels", "hole.txt"], "hole.txt: line 2 is empty"),

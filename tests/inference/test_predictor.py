@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,31 @@ def test_broken_pictures_do_not_reach_the_engine() -> None:
     ]
     assert [p.path for p in found] == ["gone.png", "gone.png", None, "gone.png", "-"]
     assert engine.sizes == [1]
+
+
+def test_a_multi_label_model_tells_what_is_likely() -> None:
+    predictor = Predictor(
+        engine=Brightness(),
+        preprocessing=PLAIN,
+        labels=("light", "dark"),
+        task="multi-label",
+        threshold=0.25,
+    )
+    (found,) = predictor.stream([grey(255), grey(153)], top=1)
+    assert [[label for label, _ in p.top] for p in found] == [["light"], ["light", "dark"]]
+    assert [p.label for p in found] == ["light", "light"]
+    strict = replace(predictor, threshold=0.9)
+    (found,) = strict.stream([grey(153)], top=1)
+    assert (found[0].label, found[0].probability, found[0].top) == (None, None, ())
+
+
+def test_a_regression_tells_values_in_order() -> None:
+    predictor = Predictor(
+        engine=Brightness(), preprocessing=PLAIN, labels=("light", "dark"), task="regression"
+    )
+    (found,) = predictor.stream([grey(51)], top=1)
+    assert (found[0].label, found[0].value) == (None, pytest.approx(0.2, abs=1e-6))
+    assert [label for label, _ in found[0].top] == ["light", "dark"]
 
 
 def test_a_failing_engine_is_no_failing_picture() -> None:

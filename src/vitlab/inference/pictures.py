@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 
 from vitlab.data.decode import check_regular, reason_of
 from vitlab.errors import InputError
-from vitlab.preprocessing import Preprocessing, Source
+from vitlab.preprocessing import MODES, Preprocessing, Source
 
 Pixels = NDArray[np.uint8]
 Picture = Source | io.BytesIO
@@ -43,11 +43,13 @@ def read_picture(source: Picture, preprocessing: Preprocessing) -> Pixels:
             return preprocessing.pixels(source)
         if not isinstance(source, io.BytesIO):
             _check_file(os.fspath(source))
+            if preprocessing.channels not in MODES or os.fspath(source).endswith(".npy"):
+                return preprocessing.pixels(source)
         with Image.open(_from_start(source)) as image:
             _check_one(image)
             return preprocessing.pixels(image)
     except Exception as error:  # decoders of damaged files raise nearly anything
-        raise InputError(_reason(error, source)) from error
+        raise InputError(_reason(error, source).removeprefix(f"{path_of(source)}: ")) from error
 
 
 def path_of(source: Picture) -> str | None:

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,10 @@ class Prediction:
     label: str | None
     probability: float | None
     top: tuple[tuple[str, float], ...]
-    """The likeliest labels with their probabilities."""
+    """The likeliest labels with their probabilities; of values, all with their names."""
     error: str | None = None
+    value: float | None = None
+    """The first of the values that a regression tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,9 @@ class Predictor:
     engine: Engine
     preprocessing: Preprocessing
     labels: Sequence[str]
+    task: Literal["single-label", "multi-label", "regression"] = "single-label"
+    threshold: float = 0.5
+    """Probability from which on a multi-label model's label is told."""
 
     def stream(
         self, pictures: Iterable[Picture], *, top: int, continued: bool = False
@@ -103,11 +108,23 @@ class Predictor:
         ]
 
     def _prediction(self, picture: Picture, answer: NDArray[np.float32], top: int) -> Prediction:
-        best = tuple(
-            (self.labels[index], shortest(answer[index]))
-            for index in np.argsort(-answer, kind="stable")[:top].tolist()
-        )
-        return Prediction(path=path_of(picture), label=best[0][0], probability=best[0][1], top=best)
+        path, told = path_of(picture), self._told(answer, top)
+        if self.task == "regression":
+            value = told[0][1]
+            return Prediction(path=path, label=None, probability=None, top=told, value=value)
+        label, probability = told[0] if told else (None, None)
+        return Prediction(path=path, label=label, probability=probability, top=told)
+
+    def _told(self, answer: NDArray[np.float32], top: int) -> tuple[tuple[str, float], ...]:
+        """Labels with what the model says of them: the `top` likeliest, all likely, or all."""
+        order: Sequence[int] = range(len(answer))
+        if self.task != "regression":
+            order = np.argsort(-answer, kind="stable").tolist()
+        if self.task == "multi-label":
+            order = [number for number in order if answer[number] >= self.threshold]
+        elif self.task == "single-label":
+            order = order[:top]
+        return tuple((self.labels[number], shortest(answer[number])) for number in order)
 
 
 def shortest(value: float | np.float32) -> float:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from io import BufferedIOBase, BytesIO
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from vitlab.contact_sheet import check_name
 from vitlab.errors import FileError, InputError
 from vitlab.inference.classifier import Classifier, load
 from vitlab.inference.pictures import Picture, path_of, read_picture, reading
@@ -21,7 +22,7 @@ from vitlab.tasks.image_inputs import ImageInputs
 from vitlab.tasks.prediction_files import PredictionFile, check_output, open_predictions
 from vitlab.tasks.prediction_job import Job, fingerprint
 from vitlab.tasks.prediction_records import as_text
-from vitlab.tasks.prediction_sheet import SHOWN, check_sheet, write_sheet
+from vitlab.tasks.prediction_sheet import SHOWN, write_sheet
 from vitlab.tasks.train import best_device
 
 Watch = Callable[[int, int | None], None]
@@ -52,7 +53,7 @@ def predict(
     max_pixels: int | None = None,
     each: Callable[[Prediction], None] = lambda prediction: None,
     watch: Watch | None = None,
-    stdin: Callable[[], BufferedIOBase] = lambda: sys.stdin.buffer,
+    stdin: Callable[[], BufferedIOBase] = lambda: cast(BufferedIOBase, sys.stdin.buffer),
     **changes: Any,
 ) -> Predicted:
     """Classify files, folders, patterns, and what `-` reads; `each` is told every prediction.
@@ -62,7 +63,7 @@ def predict(
     """
     if top < 1:
         raise InputError(f"top {top}; valid: at least 1")
-    for path, check in ((output, check_output), (contact_sheet, check_sheet)):
+    for path, check in ((output, check_output), (contact_sheet, check_name)):
         if path is not None:
             check(path)
     inputs = ImageInputs(names=[os.fspath(name) for name in images], stdin=stdin)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from vitlab.config import to_dict
 from vitlab.inference.predictor import Prediction
 
 COLUMNS = ("path", "label", "probability", "top", "error")
@@ -41,7 +40,7 @@ class JsonLines:
     def encode(self, prediction: Prediction) -> bytes:
         """One record, to its last line break."""
         # In ASCII: names of files may hold bytes that are no text, and escaped they stay valid.
-        return json.dumps(to_dict(prediction)).encode() + b"\n"
+        return json.dumps(_fields(prediction)).encode() + b"\n"
 
     def decode(self, record: bytes) -> Prediction:
         """What was encoded; ValueError when it was something else."""
@@ -59,7 +58,7 @@ class Csv:
 
     def encode(self, prediction: Prediction) -> bytes:
         """One record, to its last line break."""
-        fields = to_dict(prediction)
+        fields = _fields(prediction)
         fields["top"] = json.dumps(fields["top"], ensure_ascii=False) if fields["top"] else None
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow([fields[name] for name in COLUMNS])
@@ -99,6 +98,10 @@ def whole_records(file: io.BufferedIOBase, format: Format) -> Iterator[tuple[int
             except (TypeError, KeyError) as error:
                 raise ValueError(f"{lines[:80]!r} is no record") from error
             lines = b""
+
+
+def _fields(prediction: Prediction) -> dict[str, Any]:
+    return {name: getattr(prediction, name) for name in COLUMNS}
 
 
 def _prediction(

@@ -5,19 +5,10 @@ from itertools import chain, repeat
 from pathlib import Path
 
 from vitlab.contact_sheet import LIMIT, Tile, write_contact_sheet
-from vitlab.errors import FileError
 from vitlab.inference.predictor import Prediction
 
 SHOWN = LIMIT
 """Images of a job that a sheet shows."""
-
-
-def check_sheet(path: Path) -> None:
-    """Refuse a sheet that cannot be written, before anything is computed for it."""
-    if path.suffix.lower() != ".png":
-        raise FileError(f"{path}: unknown ending {path.suffix!r} of a contact sheet; valid: .png")
-    if not path.absolute().parent.is_dir():
-        raise FileError(f"{path}: no such folder {str(path.parent)!r}")
 
 
 def write_sheet(path: Path, shown: Sequence[Prediction], *, images: int, model: str) -> None:
