@@ -51,7 +51,9 @@ class Classifier:
         single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray | io.BytesIO)
         pictures: Iterable[Picture] = [images] if single else images  # type: ignore[list-item, assignment]
         with reading():
-            batches = self.predictor(batch_size=batch_size).stream(pictures, top=top)
+            size = 1 if single and batch_size is None else batch_size
+            predictor = self.predictor(batch_size=size)
+            batches = predictor.stream(pictures, top=top)
             return [prediction for batch in batches for prediction in batch]
 
     def predictor(self, *, batch_size: int | None = None) -> Predictor:

@@ -67,6 +67,8 @@ def predict(
         if path is not None:
             check(path)
     inputs = ImageInputs(names=[os.fspath(name) for name in images], stdin=stdin)
+    if inputs.single and batch_size is None:
+        batch_size = 1
     classifier = load(model, **changes)
     if labels is not None:
         classifier = with_labels(classifier, labels)
