@@ -87,6 +87,19 @@ def test_an_image_can_come_through_a_pipe(
     assert given == [named[0] | {"path": "-"}]
 
 
+def test_paths_may_begin_like_pictures(
+    command: Command, weights: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "00.png").rename(folder / "BMW.png")
+    piped(monkeypatch, b"BMW.png\n01.png\n")
+    lines = command("predict", weights, "-").out.splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["BMW.png", "01.png"]
+    for format in ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF"):
+        piped(monkeypatch, encoded(picture(0), format))
+        assert json.loads(command("predict", weights, "-", "--json").out)[0]["path"] == "-"
+
+
 def test_output_is_announced(command: Command, weights: Path, folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     outcome = command("predict", weights, folder, "--output", output)
@@ -147,7 +160,10 @@ SINGLE = {
         "pages.tif: several pages (TIFF)",
     ),
     "paper.pdf": (b"%PDF-1.7\n%\xff\n", "paper.pdf: a PDF document, not an image"),
-    "dot.png": (encoded(picture(0, 1, 1), "PNG"), "dot.png: 1 x 1 pixels (height, width)"),
+    "dot.png": (
+        encoded(picture(0, 1, 1), "PNG"),
+        "dot.png: 1 x 1 pixels; valid: at least 2 in all",
+    ),
     "huge.png": (png_of(30_000, 30_000), "huge.png: 900000000 pixels; valid: up to 89478485"),
     "large.png": (png_of(10_000, 9_000), "large.png: 10000 x 9000 pixels; valid: up to 89478485"),
     "empty.jpg": (b"", "empty.jpg: an empty file"),

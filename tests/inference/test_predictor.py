@@ -225,7 +225,7 @@ def test_wrong_wishes(weights: Path) -> None:
     [
         (encoded(picture(0), "GIF", save_all=True, append_images=[picture(1)]), "animated"),
         (encoded(picture(0), "PNG", save_all=True, append_images=[picture(1)]), "animated"),
-        (encoded(picture(0, 1, 9), "PNG"), "1 x 9 pixels"),
+        (encoded(picture(0, 1, 1), "PNG"), "1 x 1 pixels"),
         (b"%PDF-1.4 ", "a PDF document"),
     ],
 )

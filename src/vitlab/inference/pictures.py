@@ -1,7 +1,7 @@
 """Anything that holds one picture to the 8-bit pixels that a model reads; imports no torch.
 
-What shows nothing or does not say which picture is meant is refused: a single row of pixels, an
-animation, a document of several pages.
+What shows nothing or does not say which picture is meant is refused: a single pixel, an animation,
+a document of several pages.
 """
 
 import io
@@ -33,7 +33,7 @@ SEVERAL = {
 """Formats in which more than one frame leaves open which is meant; in MPO, cameras' JPEG, the
 first is the photograph."""
 LEAST = 2
-"""Pixels of a side."""
+"""Pixels of the smallest picture: one alone shows nothing."""
 
 
 def read_picture(source: Picture, preprocessing: Preprocessing) -> Pixels:
@@ -89,11 +89,8 @@ def _check_one(image: Image.Image) -> None:
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and image.height * image.width > limit:
         raise InputError(_too_large(f"{image.height} x {image.width}"))
-    if min(image.size) < LEAST:
-        raise InputError(
-            f"{image.height} x {image.width} pixels (height, width) show nothing; "
-            f"valid: at least {LEAST} x {LEAST}"
-        )
+    if image.height * image.width < LEAST:
+        raise InputError(f"{image.height} x {image.width} pixels; valid: at least {LEAST} in all")
     several = SEVERAL.get(image.format or "")
     if several is not None and getattr(image, "is_animated", False):
         raise InputError(

@@ -12,8 +12,8 @@ from vitlab.errors import InputError
 from vitlab.inference.pictures import Picture
 
 STDIN = "-"
-MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*", b"%PDF", b"P6")
-"""First bytes of pictures; lists of paths do not begin like this."""
+MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF87a", b"GIF89a", b"RIFF", b"BM", b"%PDF-")
+"""First bytes of pictures, up to the first that could be the end of a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +88,15 @@ def _some(paths: Iterator[str], message: str) -> Iterator[str]:
 def _piped(stream: io.BufferedIOBase) -> Iterator[Picture]:
     """One picture, or the paths that the lines give, as they come."""
     start = stream.readline()
-    if start.startswith(MAGIC) or start[4:8] == b"ftyp":
+    if _is_picture(start):
         yield io.BytesIO(start + stream.read())
         return
     lines = (os.fsdecode(line.rstrip(b"\r\n")) for line in chain([start], stream))
     message = "standard input is empty; valid: an image, or one path a line"
     yield from _some((path for path in lines if path), message)
+
+
+def _is_picture(start: bytes) -> bool:
+    """Whether a stream that begins with this line holds a picture; no path holds a zero byte."""
+    line = start.rstrip(b"\r\n")
+    return b"\0" in line or (line.startswith(MAGIC) and not os.path.lexists(line))
