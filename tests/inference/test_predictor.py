@@ -133,7 +133,8 @@ def test_a_regression_tells_values_in_order() -> None:
         engine=Brightness(), preprocessing=PLAIN, labels=("light", "dark"), task="regression"
     )
     (found,) = predictor.stream([grey(51)], top=1)
-    assert (found[0].label, found[0].value) == (None, pytest.approx(0.2, abs=1e-6))
+    assert found[0].label is None
+    assert found[0].value == pytest.approx(0.2, abs=1e-6)
     assert [label for label, _ in found[0].top] == ["light", "dark"]
 
 

@@ -154,7 +154,9 @@ class _Printer:
 
 
 def _indented(prediction: "Prediction") -> str:
-    return "  " + json_module.dumps(to_dict(prediction))
+    from vitlab.tasks.prediction_records import record
+
+    return "  " + json_module.dumps(record(prediction))
 
 
 def _summary(found: "Predicted") -> str:

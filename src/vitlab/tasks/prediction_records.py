@@ -40,7 +40,7 @@ class JsonLines:
     def encode(self, prediction: Prediction) -> bytes:
         """One record, to its last line break."""
         # In ASCII: names of files may hold bytes that are no text, and escaped they stay valid.
-        return json.dumps(_fields(prediction)).encode() + b"\n"
+        return json.dumps(record(prediction)).encode() + b"\n"
 
     def decode(self, record: bytes) -> Prediction:
         """What was encoded; ValueError when it was something else."""
@@ -58,7 +58,7 @@ class Csv:
 
     def encode(self, prediction: Prediction) -> bytes:
         """One record, to its last line break."""
-        fields = _fields(prediction)
+        fields = record(prediction)
         fields["top"] = json.dumps(fields["top"], ensure_ascii=False) if fields["top"] else None
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow([fields[name] for name in COLUMNS])
@@ -100,8 +100,10 @@ def whole_records(file: io.BufferedIOBase, format: Format) -> Iterator[tuple[int
             lines = b""
 
 
-def _fields(prediction: Prediction) -> dict[str, Any]:
-    return {name: getattr(prediction, name) for name in COLUMNS}
+def record(prediction: Prediction) -> dict[str, Any]:
+    """The prediction by the names of its fields; `value` only where there is one."""
+    names = COLUMNS if prediction.value is None else (*COLUMNS, "value")
+    return {name: getattr(prediction, name) for name in names}
 
 
 def _prediction(
@@ -110,6 +112,13 @@ def _prediction(
     probability: float | None,
     top: Sequence[Any],
     error: str | None,
+    value: float | None = None,
 ) -> Prediction:
-    best = tuple((name, value) for name, value in top)
-    return Prediction(path=path, label=label, probability=probability, top=best, error=error)
+    return Prediction(
+        path=path,
+        label=label,
+        probability=probability,
+        top=tuple((name, number) for name, number in top),
+        error=error,
+        value=value,
+    )
