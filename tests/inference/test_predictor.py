@@ -203,6 +203,7 @@ def test_batches_fit_the_cache(name: str, largest: int) -> None:
     with torch.device("meta"):
         model = create_model(name)
     assert fitting_batch(model, CACHE) == min(MOST, max(1, CACHE // largest))
+    assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_convolutional_models_have_batches_too() -> None:

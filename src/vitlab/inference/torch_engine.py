@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from vitlab.data.batch import normalise
 from vitlab.models.flops import image_shape
-from vitlab.models.meta import MetaMode, dry_run
 from vitlab.preprocessing import Preprocessing
 
 CACHE = 5 * 2**20
@@ -61,21 +60,24 @@ class TorchEngine:
 
 def fitting_batch(model: nn.Module, budget: int) -> int:
     """How many images it takes until the model's largest intermediate result fills the budget."""
-    channels, *size = image_shape(model)
-    largest = dry_run(model, (1, channels, *size), _largest_output)
-    return max(1, min(MOST, budget // largest))
+    return max(1, min(MOST, budget // _largest_output(model)))
 
 
-def _largest_output(model: nn.Module, images: Tensor) -> int:
-    """Bytes of the largest tensor that any module of the model returns."""
-    sizes = [images.nbytes]
+def _largest_output(model: nn.Module) -> int:
+    """Bytes of the largest tensor that any part of the model returns for one image."""
+    parameter = next(model.parameters())
+    image = torch.zeros(1, *image_shape(model), dtype=parameter.dtype, device=parameter.device)
+    sizes = [image.nbytes]
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
         if isinstance(output, Tensor):
             sizes.append(output.nbytes)
 
-    for module in model.modules():
-        module.register_forward_hook(note)
-    with MetaMode():
-        model(images)
+    hooks = [module.register_forward_hook(note) for module in model.modules()]
+    try:
+        with torch.inference_mode():
+            model(image)
+    finally:
+        for hook in hooks:
+            hook.remove()
     return max(sizes)
