@@ -26,6 +26,8 @@ OPENINGS = {
     b"<svg": "SVG text",
 }
 """First bytes, in lower case where they are text, of what is often taken for an image."""
+OPENING = 64
+"""Bytes that are looked at."""
 HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
 
 log = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ def open_image(path: str | os.PathLike[str]) -> Image.Image:
         return Image.open(path)
     except Image.DecompressionBombError as error:
         pixels = re.search(r"\d+", str(error))
-        raise TooLarge(f"{pixels[0] if pixels else 'too many'} pixels; {_valid()}") from error
+        raise TooLarge(f"{pixels[0] if pixels else 'too many'} pixels; {valid_pixels()}") from error
     except UnidentifiedImageError as error:
         raise UnidentifiedImageError(describe(Path(path))) from error
 
@@ -63,21 +65,27 @@ def pixel_limit() -> int | None:
 def check_pixels(what: str, height: int, width: int, *, least: int = LEAST) -> None:
     """Refuse an image that is too large to decode, or too small to show anything."""
     limit, pixels = pixel_limit(), height * width
-    message = f"{what}: {height} x {width} pixels (height, width); {_valid()}"
+    message = f"{what}: {height} x {width} pixels (height, width); {valid_pixels()}"
     if pixels < least:
         raise InputError(message)
     if limit is not None and pixels > limit:
         raise TooLarge(message)
 
 
-def _valid() -> str:
+def valid_pixels() -> str:
+    """How many pixels an image may have, in words."""
     return f"valid: {LEAST} to {pixel_limit()} in all (the variable {VARIABLE} sets the limit)"
 
 
 def describe(path: Path) -> str:
     """What a file is that Pillow does not know."""
     with path.open("rb") as file:
-        start = file.read(64)
+        return describe_bytes(file.read(OPENING))
+
+
+def describe_bytes(content: bytes) -> str:
+    """What these bytes are, which Pillow does not know."""
+    start = content[:OPENING]
     if not start:
         return "an empty file"
     if start[4:8] == b"ftyp":

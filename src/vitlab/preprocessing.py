@@ -75,15 +75,19 @@ class Preprocessing:
 
     def apply(self, image: Source) -> NDArray[np.float32]:
         """The image as float32 `[C, H, W]`, resized, cropped and normalised."""
-        bands = [np.asarray(self._fit(band)) for band in read_bands(image, self.channels)]
-        pixels = bands[0] if len(bands) == 1 else np.stack(bands, axis=-1)
-        pixels = pixels.reshape(*self.size, self.channels).transpose(2, 0, 1)
         mean, std = (
             np.array(values, np.float32)[:, None, None] for values in (self.mean, self.std)
         )
         # In this order and precision it is torchvision's ToTensor and Normalize, bit for bit.
-        scaled = np.ascontiguousarray(pixels).astype(np.float32) / np.float32(255)
+        scaled = self.pixels(image).astype(np.float32) / np.float32(255)
         return np.asarray((scaled - mean) / std, dtype=np.float32)
+
+    def pixels(self, image: Source) -> NDArray[np.uint8]:
+        """The image as 8 bits `[C, H, W]`, resized and cropped; an engine normalises it."""
+        bands = [np.asarray(self._fit(band)) for band in read_bands(image, self.channels)]
+        pixels = bands[0] if len(bands) == 1 else np.stack(bands, axis=-1)
+        pixels = pixels.reshape(*self.size, self.channels).transpose(2, 0, 1)
+        return np.ascontiguousarray(pixels)
 
     def resized(self, size: int | tuple[int, int]) -> "Preprocessing":
         """The same preparation for another image size."""

@@ -127,9 +127,10 @@ def test_a_broken_image_is_one_line_and_does_not_stop_the_others(
 ) -> None:
     broken = tmp_path / "broken.jpg"
     broken.write_text("no image")
-    assert "broken.jpg: not a readable image" in command("predict", weights, broken).mistake
+    reason = "broken.jpg: not an image of a known format"
+    assert reason in command("predict", weights, broken).mistake
     outcome = command("predict", weights, broken, image, "--top", "1")
-    assert outcome.code == 2
+    assert outcome.code == 3
     assert str(image) in outcome.out
     assert outcome.err.count("\n") == 1
 
@@ -197,12 +198,17 @@ def broken_files(folder: Path, model: VisionTransformer) -> dict[str, Path]:
     ],
 )
 def test_broken_weights_are_one_line(
-    command: Command, model: VisionTransformer, tmp_path: Path, name: str, message: str
+    command: Command,
+    model: VisionTransformer,
+    image: Path,
+    tmp_path: Path,
+    name: str,
+    message: str,
 ) -> None:
     path = broken_files(tmp_path, model)[name]
     assert message in command("info", path).mistake
     assert message in command("summary", path).mistake
-    assert message in command("predict", path, "image.png").mistake
+    assert message in command("predict", path, image).mistake
     target = tmp_path / "out.safetensors"
     assert message in command("convert", path, target, "--format", "vitlab").mistake
     assert not target.exists()

@@ -13,11 +13,10 @@ from vitlab.data.datasets import DataSource
 from vitlab.data.images import FileSet, ImageSet
 from vitlab.data.split import hold_out
 from vitlab.data.survey import surveyed
+from vitlab.data.walk import ENDINGS, SUFFIXES
 from vitlab.errors import DataError, suggest
 from vitlab.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
-ENDINGS = ".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tif .tiff .webp"
-SUFFIXES = frozenset(ENDINGS.split())
 TRAIN = "train"
 TEST = ("test", "val", "valid", "validation")
 """The first of these that is there is the test split."""

@@ -1,40 +1,28 @@
 """A model that classifies images: its weights, its preprocessing and its labels together."""
 
+import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from vitlab.errors import InputError, VitlabError
-from vitlab.preprocessing import Preprocessing, Source
+from vitlab.errors import InputError, VitlabError, WeightsError
+from vitlab.inference.pictures import Picture, reading
+from vitlab.inference.predictor import Prediction, Predictor
+from vitlab.inference.torch_engine import TorchEngine
+from vitlab.preprocessing import Preprocessing
 from vitlab.weights.bundle import find_bundle, is_bundle, load_bundle
 from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.load import load_weights
 from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prediction:
-    """What the model says of one image; `error` instead, where the image could not be read."""
-
-    path: str | None
-    label: str | None
-    probability: float | None
-    top: tuple[tuple[str, float], ...]
-    """The likeliest labels with their probabilities."""
-    error: str | None = None
 
 
 class Classifier:
@@ -54,49 +42,39 @@ class Classifier:
         return self.source.require_preprocessing()
 
     def predict(
-        self, images: Source | Iterable[Source], *, top: int = 5, batch_size: int = 8
+        self,
+        images: Picture | Iterable[Picture],
+        *,
+        top: int = 5,
+        batch_size: int | None = None,
     ) -> list[Prediction]:
         """Labels with probabilities, in the order of the images; a broken one does not stop it."""
+        if top < 1:
+            raise InputError(f"top {top} must be at least 1")
+        single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray | io.BytesIO)
+        pictures: Iterable[Picture] = [images] if single else images  # type: ignore[list-item, assignment]
+        with reading():
+            size = 1 if single and batch_size is None else batch_size
+            predictor = self.predictor(batch_size=size)
+            batches = predictor.stream(pictures, top=top)
+            return [prediction for batch in batches for prediction in batch]
+
+    def predictor(self, *, batch_size: int | None = None) -> Predictor:
+        """What streams pictures through the model; None: batches that suit model and machine."""
         self.source.require_head()
-        if top < 1 or batch_size < 1:
-            raise InputError(f"top {top} and batch_size {batch_size} must be at least 1")
-        single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray)
-        sources: Iterable[Source] = [images] if single else images  # type: ignore[list-item, assignment]
-        return [
-            prediction
-            for batch in _batches(sources, batch_size)
-            for prediction in self._predict_batch(batch, top)
-        ]
+        if not self.labels:
+            raise WeightsError(f"{self.source.path.name} has no head; valid: a classifier")
+        if batch_size is not None and batch_size < 1:
+            raise InputError(f"batch_size {batch_size} must be at least 1")
+        engine = TorchEngine(
+            self.model, self.probabilities, self.preprocessing, batch_size=batch_size
+        )
+        return Predictor(engine=engine, preprocessing=self.preprocessing, labels=self.labels)
 
     def probabilities(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         """What the model believes of preprocessed images."""
         with torch.inference_mode():
             return self.model(images).softmax(dim=-1)
-
-    def _predict_batch(self, batch: Sequence[Source], top: int) -> Iterator[Prediction]:
-        prepared = [self._prepare(source) for source in batch]
-        pixels = [result for result in prepared if not isinstance(result, InputError)]
-        answers = iter(self.probabilities(torch.from_numpy(np.stack(pixels)))) if pixels else None
-        for source, result in zip(batch, prepared, strict=True):
-            path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
-            if isinstance(result, InputError) or answers is None:
-                yield Prediction(path=path, label=None, probability=None, top=(), error=str(result))
-            else:
-                yield self._prediction(path, next(answers), top)
-
-    def _prepare(self, source: Source) -> NDArray[np.float32] | InputError:
-        try:
-            return self.preprocessing.apply(source)
-        except InputError as error:
-            return error
-
-    def _prediction(self, path: str | None, answer: Tensor, top: int) -> Prediction:
-        values, indices = answer.topk(min(top, len(answer)))
-        best = tuple(
-            (self.labels[index], value)
-            for index, value in zip(indices.tolist(), values.tolist(), strict=True)
-        )
-        return Prediction(path=path, label=best[0][0], probability=best[0][1], top=best)
 
 
 def load(
@@ -118,9 +96,3 @@ def load(
         return Classifier(bundled, source)
     model = load_weights(folder, labels=labels, **changes)
     return Classifier(model, model.source)
-
-
-def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch

@@ -11,7 +11,8 @@ from jaxtyping import UInt8
 from vitlab.data.datasets import open_data
 from vitlab.data.images import ArraySet
 from vitlab.errors import ConfigError
-from vitlab.inference.classifier import Classifier, Prediction, load
+from vitlab.inference.classifier import Classifier, load
+from vitlab.inference.predictor import Prediction
 from vitlab.tasks.train import Run, Watcher, train
 
 DATA = "sample"
