@@ -27,6 +27,7 @@ ROWS = (
     ("weights", "data"),
     ("models",),
     ("nn",),
+    ("contact_sheet",),
     ("preprocessing", "distributed"),
     ("config", "registry", "files"),
     ("errors",),

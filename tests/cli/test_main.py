@@ -47,7 +47,11 @@ def test_version(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["models", "summary", "train", "evaluate", "info", "convert", "predict", "demo"]
+    "name",
+    [
+        *("models", "summary", "train", "evaluate", "info", "convert", "predict", "demo"),
+        *("features", "similar", "fewshot"),
+    ],
 )
 def test_every_command_has_help_and_json(command: Command, name: str) -> None:
     outcome = command(name, "--help")

@@ -13,9 +13,12 @@ from vitlab.cli.convert import convert
 from vitlab.cli.data import data
 from vitlab.cli.demo import demo
 from vitlab.cli.evaluate import evaluate
+from vitlab.cli.features import features
+from vitlab.cli.fewshot import fewshot
 from vitlab.cli.info import info
 from vitlab.cli.models import models
 from vitlab.cli.predict import predict
+from vitlab.cli.similar import similar
 from vitlab.cli.summary import summary
 from vitlab.cli.train import train
 from vitlab.errors import VitlabError
@@ -23,7 +26,10 @@ from vitlab.errors import VitlabError
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]}, pretty_exceptions_enable=False
 )
-for command in (models, summary, train, predict, evaluate, info, convert, demo):
+for command in (
+    *(models, summary, train, predict, evaluate, features, similar, fewshot),
+    *(info, convert, demo),
+):
     app.command()(command)
 app.add_typer(data, name="data")
 

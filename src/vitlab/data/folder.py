@@ -27,10 +27,10 @@ def open_folder(root: Path) -> DataSource:
     """The images of a folder, one class for each of its folders."""
     if not root.is_dir():
         raise DataError(f"{root} is not a folder; valid: a folder of one folder for each class")
-    return _open_splits(root) if _has_splits(root) else _open_classes(root)
+    return _open_splits(root) if has_splits(root) else _open_classes(root)
 
 
-def _has_splits(root: Path) -> bool:
+def has_splits(root: Path) -> bool:
     """`train` is a split where it holds folders, or stands beside nothing but splits."""
     names = _subfolders(root)
     return TRAIN in names and (bool(_subfolders(root / TRAIN)) or names <= {TRAIN, *TEST})

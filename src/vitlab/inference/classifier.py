@@ -9,12 +9,13 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
 from vitlab.errors import InputError, VitlabError
+from vitlab.models.readout import Readout
 from vitlab.preprocessing import Preprocessing, Source
 from vitlab.weights.bundle import is_bundle, load_bundle
 from vitlab.weights.load import load_weights
@@ -58,18 +59,44 @@ class Classifier:
         self.source.require_head()
         if top < 1 or batch_size < 1:
             raise InputError(f"top {top} and batch_size {batch_size} must be at least 1")
-        single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray)
-        sources: Iterable[Source] = [images] if single else images  # type: ignore[list-item, assignment]
         return [
             prediction
-            for batch in _batches(sources, batch_size)
+            for batch in _batches(_several(images), batch_size)
             for prediction in self._predict_batch(batch, top)
         ]
+
+    def features(
+        self,
+        images: Source | Iterable[Source],
+        *,
+        kind: str = "pooled",
+        layer: int | None = None,
+        batch_size: int = 32,
+    ) -> Float32[np.ndarray, "B ..."]:
+        """What images are to the model: `pooled` or `cls` vectors, or grids of `patches`.
+
+        Without `layer`, what comes out of the last LayerNorm; with it, of that block before it.
+        """
+        if batch_size < 1:
+            raise InputError(f"batch_size {batch_size}; valid: at least 1")
+        readout, found = Readout(self.model, kind=kind, layer=layer), []
+        for batch in _batches(_several(images), batch_size):
+            pixels = np.stack([self.preprocessing.apply(source) for source in batch])
+            with torch.inference_mode():
+                found.append(readout(torch.from_numpy(pixels).to(self._device)).float().cpu())
+        if not found:
+            raise InputError("no image; valid: at least 1")
+        return torch.cat(found).numpy()
 
     def probabilities(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         """What the model believes of preprocessed images."""
         with torch.inference_mode():
             return self.model(images).softmax(dim=-1)
+
+    @property
+    def _device(self) -> torch.device:
+        weights: Tensor = next(self.model.parameters())
+        return weights.device
 
     def _predict_batch(self, batch: Sequence[Source], top: int) -> Iterator[Prediction]:
         prepared = [self._prepare(source) for source in batch]
@@ -104,6 +131,11 @@ def load(path: str | os.PathLike[str], **changes: Any) -> Classifier:
         return Classifier(*load_bundle(folder))
     model = load_weights(folder, **changes)
     return Classifier(model, model.source)
+
+
+def _several(images: Source | Iterable[Source]) -> Iterable[Source]:
+    single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray)
+    return [images] if single else images  # type: ignore[list-item, return-value]
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
