@@ -32,9 +32,7 @@ def model_with(**changes: object) -> VisionTransformer:
 
 @pytest.fixture
 def images() -> Tensor:
-    return torch.randn(
-        BATCH, 3, 2 * ROWS, 2 * COLUMNS, generator=torch.Generator().manual_seed(1)
-    )
+    return torch.randn(BATCH, 3, 2 * ROWS, 2 * COLUMNS, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean", "mean_all", "map"])
@@ -42,9 +40,7 @@ def images() -> Tensor:
 def test_the_last_layer_is_what_the_model_tells(images: Tensor, kind: str, pool: str) -> None:
     model = model_with(pool=pool)
     with torch.inference_mode():
-        assert torch.equal(
-            Readout(model, kind=kind)(images), getattr(model.features(images), kind)
-        )
+        assert torch.equal(Readout(model, kind=kind)(images), getattr(model.features(images), kind))
 
 
 def test_pooled_is_what_the_head_reads(images: Tensor) -> None:
@@ -69,9 +65,7 @@ def test_any_layer_is_the_output_of_its_block(images: Tensor, layer: int) -> Non
 
 
 @pytest.mark.parametrize(("pool", "first"), [("cls", None), ("mean_all", 0)])
-def test_a_layer_is_pooled_as_the_model_pools(
-    images: Tensor, pool: str, first: int | None
-) -> None:
+def test_a_layer_is_pooled_as_the_model_pools(images: Tensor, pool: str, first: int | None) -> None:
     model = model_with(pool=pool)
     with torch.inference_mode():
         tokens = model.features(images, layers=[1]).layers[1].tokens
