@@ -95,7 +95,7 @@ def test_everything_at_once(root: Path) -> None:
 def test_a_name_is_the_dataset_and_a_path_the_folder(root: Path) -> None:
     put("sample/cat/1.png")
     assert len(listed("sample")) == 4000
-    assert listed("./sample") == [("./sample/cat/1.png", "cat")]
+    assert listed("./sample") == [("sample/cat/1.png", "cat")]
 
 
 def test_one_image_of_a_dataset_by_its_name(root: Path) -> None:

@@ -37,9 +37,9 @@ def embedded(model: Path, folder: Path, split: str) -> Labelled:
 
 
 def test_every_number_follows_from_the_plain_steps(model: Path, folder: Path) -> None:
-    found = fewshot(model, folder, shots=(3, 1), draws=4, seed=5)
+    found = fewshot(model, folder, shots=(3, 1), draws=2, seed=5)
     train, test = embedded(model, folder, "train"), embedded(model, folder, "test")
-    assert (found.test_images, found.classes, found.draws) == (15, 3, 4)
+    assert (found.test_images, found.classes, found.draws) == (15, 3, 2)
     assert [(s.method, s.shots) for s in found.scores] == [(m, s) for m in METHODS for s in (1, 3)]
     for score in found.scores:
         for draw, accuracy in enumerate(score.accuracies):
@@ -52,9 +52,10 @@ def test_every_number_follows_from_the_plain_steps(model: Path, folder: Path) ->
 
 
 def test_colours_are_told_apart_and_the_seed_decides(model: Path, folder: Path) -> None:
-    found = fewshot(model, folder, shots=(5,), draws=3)
+    quick = ["least-squares", "knn"]
+    found = fewshot(model, folder, shots=(5,), draws=3, methods=quick)
     assert all(score.mean > 0.8 for score in found.scores)
-    assert found == fewshot(model, folder, shots=(5,), draws=3)
+    assert found == fewshot(model, folder, shots=(5,), draws=3, methods=quick)
 
 
 def test_each_image_goes_through_the_model_once(
@@ -77,7 +78,7 @@ def test_unreadable_images_are_replaced(model: Path, folder: Path) -> None:
     for number in (0, 1, 2):
         (folder / "train" / "red" / f"{number}.png").write_bytes(b"no image")
     (folder / "test" / "red" / "0.png").write_bytes(b"")
-    found = fewshot(model, folder, shots=(4,), draws=5)
+    found = fewshot(model, folder, shots=(4,), draws=5, methods=["knn"])
     assert found.test_images == 14
     assert sorted(found.broken) == [
         str(folder / "test" / "red" / "0.png"),
@@ -123,7 +124,7 @@ def test_json_holds_everything(model: Path, folder: Path) -> None:
 
 def test_a_plot_shows_every_method(model: Path, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    found = fewshot(model, folder, shots=(1, 2, 5), draws=3)
+    found = fewshot(model, folder, shots=(1, 2), draws=2)
     write_plot(found, tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as picture:
         colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20)}
@@ -141,7 +142,7 @@ def test_mistakes(model: Path, folder: Path, tmp_path: Path) -> None:
 
 
 def test_unknown_preprocessing_is_asked_for(folder: Path, tmp_path: Path) -> None:
-    save_weights(small_model(width=128), tmp_path / "a.npz", format="google")
+    save_weights(small_model(width=128, gelu="tanh"), tmp_path / "a.npz", format="google")
     with pytest.raises(PreprocessingUnknown, match="nothing says how images must be prepared"):
         fewshot(tmp_path / "a.npz", folder, shots=(1,))
 

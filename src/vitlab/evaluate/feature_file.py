@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,7 @@ class FeatureInfo:
         return to_dict(self)
 
 
+@runtime_checkable
 class FeatureWriter(Protocol):
     """Takes features as they are computed."""
 
@@ -49,6 +50,7 @@ class FeatureWriter(Protocol):
         """Write the rows of some images; the label of a class that nobody knows is empty."""
 
 
+@runtime_checkable
 class FeatureReader(Protocol):
     """Features with the images that they belong to."""
 

@@ -81,7 +81,7 @@ def _scratch(path: Path) -> IO[bytes]:
         raise FileError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def _write_header(member: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:
+def _write_header(member: Any, kind: str, shape: tuple[int, ...]) -> None:
     header = {"descr": kind, "fortran_order": False, "shape": shape}
     npy.write_array_header_1_0(member, header)
 
@@ -157,9 +157,10 @@ def _damage() -> Iterator[None]:
 
 
 @contextmanager
-def _opened(archive: zipfile.ZipFile, name: str) -> Iterator[IO[bytes]]:
+def _opened(archive: zipfile.ZipFile, name: str) -> Iterator[zipfile.ZipExtFile]:
     try:
         member = archive.open(f"{name}.npy")
+        assert isinstance(member, zipfile.ZipExtFile)  # as it is whenever one reads
     except KeyError:
         raise FeatureFileError(
             f"no array {name!r}; valid: a file that vitlab features wrote"
@@ -168,7 +169,7 @@ def _opened(archive: zipfile.ZipFile, name: str) -> Iterator[IO[bytes]]:
         yield member
 
 
-def _read_header(member: IO[bytes]) -> _Header:
+def _read_header(member: zipfile.ZipExtFile) -> _Header:
     try:
         version = npy.read_magic(member)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0

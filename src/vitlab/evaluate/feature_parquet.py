@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,9 @@ class ParquetWriter:
 def writing_parquet(path: Path, info: FeatureInfo) -> Iterator[ParquetWriter]:
     """A writer whose file appears at the end."""
     _pyarrow()
-    with replacing(path) as file:
-        writer = ParquetWriter(file, info)
+    # Closed in any case: pyarrow would otherwise write its last words to a file that is gone.
+    with replacing(path) as file, closing(ParquetWriter(file, info)) as writer:
         yield writer
-        writer.close()
 
 
 class ParquetReader:
@@ -103,7 +102,9 @@ class ParquetReader:
 
     def names(self, numbers: Sequence[int]) -> list[tuple[str, str]]:
         """Path and label of the images of these row numbers."""
-        table = self._file.read(columns=["path", "label"]).take(list(numbers))
+        arrow, _ = _pyarrow()
+        rows = arrow.array(list(numbers), arrow.int64())
+        table = self._file.read(columns=["path", "label"]).take(rows)
         return [(row["path"], row["label"] or "") for row in table.to_pylist()]
 
 
