@@ -62,8 +62,7 @@ def write_contact_sheet(
 
     Tiles are taken one at a time: an image is made small before the next one is opened.
     """
-    if path.suffix.lower() != ".png":
-        raise FileError(f"{path}: a contact sheet is a PNG; valid: a name that ends in .png")
+    check_name(path)
     if columns < 1 or limit < 1:
         raise InputError(f"columns {columns} and limit {limit} must be at least 1")
     given = iter(tiles)
@@ -72,6 +71,14 @@ def write_contact_sheet(
     with replacing(path) as file:
         _draw(cards, _clean(title), columns, more).save(file, "PNG")
     return len(cards)
+
+
+def check_name(path: Path) -> None:
+    """Refuse a place that no sheet can be written to, before anything is computed."""
+    if path.suffix.lower() != ".png":
+        raise FileError(f"{path}: a contact sheet is a PNG; valid: a name that ends in .png")
+    if not path.absolute().parent.is_dir():
+        raise FileError(f"{path}: there is no folder {path.absolute().parent}")
 
 
 def _card(tile: Tile) -> _Card:

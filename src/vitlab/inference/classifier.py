@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitlab.errors import InputError, VitlabError
+from vitlab.inference.features import image_features
 from vitlab.models.readout import Readout
 from vitlab.preprocessing import Preprocessing, Source
 from vitlab.weights.bundle import is_bundle, load_bundle
@@ -52,19 +53,6 @@ class Classifier:
         """How images are prepared; an error where nothing says it."""
         return self.source.require_preprocessing()
 
-    def predict(
-        self, images: Source | Iterable[Source], *, top: int = 5, batch_size: int = 8
-    ) -> list[Prediction]:
-        """Labels with probabilities, in the order of the images; a broken one does not stop it."""
-        self.source.require_head()
-        if top < 1 or batch_size < 1:
-            raise InputError(f"top {top} and batch_size {batch_size} must be at least 1")
-        return [
-            prediction
-            for batch in _batches(_several(images), batch_size)
-            for prediction in self._predict_batch(batch, top)
-        ]
-
     def features(
         self,
         images: Source | Iterable[Source],
@@ -77,26 +65,28 @@ class Classifier:
 
         Without `layer`, what comes out of the last LayerNorm; with it, of that block before it.
         """
-        if batch_size < 1:
-            raise InputError(f"batch_size {batch_size}; valid: at least 1")
-        readout, found = Readout(self.model, kind=kind, layer=layer), []
-        for batch in _batches(_several(images), batch_size):
-            pixels = np.stack([self.preprocessing.apply(source) for source in batch])
-            with torch.inference_mode():
-                found.append(readout(torch.from_numpy(pixels).to(self._device)).float().cpu())
-        if not found:
-            raise InputError("no image; valid: at least 1")
-        return torch.cat(found).numpy()
+        readout = Readout(self.model, kind=kind, layer=layer)
+        return image_features(readout, self.preprocessing, images, batch_size=batch_size)
+
+    def predict(
+        self, images: Source | Iterable[Source], *, top: int = 5, batch_size: int = 8
+    ) -> list[Prediction]:
+        """Labels with probabilities, in the order of the images; a broken one does not stop it."""
+        self.source.require_head()
+        if top < 1 or batch_size < 1:
+            raise InputError(f"top {top} and batch_size {batch_size} must be at least 1")
+        single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray)
+        sources: Iterable[Source] = [images] if single else images  # type: ignore[list-item, assignment]
+        return [
+            prediction
+            for batch in _batches(sources, batch_size)
+            for prediction in self._predict_batch(batch, top)
+        ]
 
     def probabilities(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         """What the model believes of preprocessed images."""
         with torch.inference_mode():
             return self.model(images).softmax(dim=-1)
-
-    @property
-    def _device(self) -> torch.device:
-        weights: Tensor = next(self.model.parameters())
-        return weights.device
 
     def _predict_batch(self, batch: Sequence[Source], top: int) -> Iterator[Prediction]:
         prepared = [self._prepare(source) for source in batch]
@@ -131,11 +121,6 @@ def load(path: str | os.PathLike[str], **changes: Any) -> Classifier:
         return Classifier(*load_bundle(folder))
     model = load_weights(folder, **changes)
     return Classifier(model, model.source)
-
-
-def _several(images: Source | Iterable[Source]) -> Iterable[Source]:
-    single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray)
-    return [images] if single else images  # type: ignore[list-item, return-value]
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
