@@ -1,5 +1,6 @@
 """Many images on one picture, each with a caption and a mark: Pillow alone, no torch."""
 
+import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -110,7 +111,7 @@ def _fit(image: Image.Image) -> Image.Image:
 def _blank(error: str) -> Image.Image:
     """A frame for what cannot be shown."""
     square = Image.new("RGB", (SIDE, SIDE), EMPTY)
-    reason = error.rpartition(": ")[2]
+    reason = error.rpartition(": ")[2].removeprefix("not a readable image (").removesuffix(")")
     lines = ["cannot be shown", *_wrap(reason, _font(11), SIDE - 4 * PAD, lines=5)]
     top = (SIDE - len(lines) * 15 * SCALE) // 2
     for number, line in enumerate(lines):
@@ -223,10 +224,11 @@ def _shorten(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:
     text = text[:1000]
     if font.getlength(text) <= room:
         return text
-    kept = len(text) - 1
-    while kept and font.getlength(_ends(text, kept)) > room:
-        kept -= 1
-    return _ends(text, kept)
+    # The first number of letters that is too much, less one.
+    kept = bisect.bisect_left(
+        range(len(text)), True, key=lambda kept: font.getlength(_ends(text, kept)) > room
+    )
+    return _ends(text, max(0, kept - 1))
 
 
 def _ends(text: str, kept: int) -> str:

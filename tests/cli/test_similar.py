@@ -20,7 +20,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_colours(tmp_path / "colours", {"all": 5})
+    return write_colours(tmp_path / "colours", {".": 5})
 
 
 @pytest.fixture(params=["npz", "parquet"])
@@ -37,7 +37,7 @@ def features(
 
 @pytest.fixture
 def image(folder: Path) -> Path:
-    return folder / "all" / "green" / "3.png"
+    return folder / "green" / "3.png"
 
 
 def test_the_nearest_are_those_of_brute_force(

@@ -45,7 +45,7 @@ def test_every_image_is_drawn_as_often() -> None:
     for seed in range(600):
         counts[draw(1, seed).flatten()] += 1
     for label in range(3):
-        members = (label == LABELS).nonzero()[:, 0]
+        members = torch.eq(LABELS, label).nonzero()[:, 0]
         expected = 600 / len(members)
         # Five deviations of a binomial: 120 or 150 expected, at most 10.6 each.
         assert (counts[members] - expected).abs().max() < 53

@@ -41,17 +41,18 @@ def list_images(
         raise UnknownName("split", split, get_args(Split))
     parts: list[Listed] = []
     files: list[tuple[str, str]] = []
-    for spec in map(os.fspath, specs):
+    names = [os.fspath(spec) for spec in specs]
+    for spec in names:
         if spec in DATASETS:
             parts += [*_of_files(files), *_dataset(spec, split or "all", download)]
             files = []
         else:
             files += _files(spec)
     parts += _of_files(files)
-    if split is not None and not any(os.fspath(spec) in DATASETS for spec in specs):
+    if split is not None and not any(name in DATASETS for name in names):
         raise DataError(f"split {split!r} is for a dataset by name; valid: a folder of the split")
     if not any(map(len, parts)):
-        raise DataError(f"{', '.join(map(str, specs))}: no images; valid endings: {ENDINGS}")
+        raise DataError(f"{', '.join(names)}: no images; valid endings: {ENDINGS}")
     return parts
 
 

@@ -93,15 +93,21 @@ def reading_features(path: Path) -> Iterator[FeatureReader]:
     check_suffix(path)
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    if path.suffix.lower() == ".npz":
-        from vitlab.evaluate.feature_npz import reading_npz as reading
-    else:
-        from vitlab.evaluate.feature_parquet import reading_parquet as reading
     try:
-        with reading(path) as reader:
+        with _reading(path) as reader:
             yield reader
     except FeatureFileError as error:
         raise DataError(f"{path}: {error}") from error.__cause__
+
+
+def _reading(path: Path) -> AbstractContextManager[FeatureReader]:
+    if path.suffix.lower() == ".npz":
+        from vitlab.evaluate.feature_npz import reading_npz
+
+        return reading_npz(path)
+    from vitlab.evaluate.feature_parquet import reading_parquet
+
+    return reading_parquet(path)
 
 
 class FeatureFileError(VitlabError):

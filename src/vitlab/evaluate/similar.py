@@ -23,7 +23,7 @@ class Nearest:
 
 
 def nearest(
-    chunks: Iterable[Float32[ndarray, "N D"]], query: Float32[ndarray, " D"], *, top: int
+    chunks: Iterable[Float32[ndarray, "_ D"]], query: Float32[ndarray, " D"], *, top: int
 ) -> Nearest:
     """The `top` rows most like the query; of equal ones those that come first."""
     if top < 1:

@@ -1,7 +1,7 @@
 """Features of images in memory or on a disk, a batch at a time."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import numpy as np
@@ -25,7 +25,7 @@ def image_features(
     if batch_size < 1:
         raise InputError(f"batch_size {batch_size}; valid: at least 1")
     single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray)
-    sources = iter([images] if single else images)  # type: ignore[arg-type]
+    sources: Iterator[Source] = iter([images] if single else images)  # type: ignore[arg-type, list-item]
     device = next(readout.model.parameters()).device
     found = []
     while batch := list(islice(sources, batch_size)):
