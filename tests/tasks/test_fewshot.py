@@ -11,6 +11,7 @@ from vitlab import load, save_weights
 from vitlab.data.random import generator
 from vitlab.errors import DataError, InputError, PreprocessingUnknown
 from vitlab.evaluate.fewshot import METHODS, Labelled, draw_shots
+from vitlab.models.readout import Readout
 from vitlab.tasks import embed
 from vitlab.tasks.fewshot import fewshot
 from vitlab.tasks.fewshot_plot import write_plot
@@ -63,7 +64,7 @@ def test_each_image_goes_through_the_model_once(
 ) -> None:
     sizes: list[int] = []
 
-    class Counting(embed.Readout):
+    class Counting(Readout):
         def __call__(self, images: torch.Tensor) -> torch.Tensor:
             sizes.append(len(images))
             return super().__call__(images)
