@@ -11,7 +11,7 @@ from vitlab.evaluate.ridge import Standard, standard
 
 DEFAULT_L2 = 1.0
 """Strength where nothing can be left out to choose it."""
-STRENGTHS = (1000.0, 100.0, 10.0, 1.0, 0.1)
+STRENGTHS = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)
 """Strong to weak: each fit starts where the one before it ended."""
 FOLDS = 5
 STEPS = 500
