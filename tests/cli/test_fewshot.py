@@ -33,15 +33,15 @@ def test_json_is_what_the_library_says(command: Command, model: Path, folder: Pa
 
 
 def test_people_see_a_table(command: Command, model: Path, folder: Path) -> None:
-    outcome = command("fewshot", model, "--data", folder, "--shots", "1,3", "--draws", 2)
+    outcome = command("fewshot", model, "--data", folder, "--shots", "1,2", "--draws", 2)
     assert outcome.code == 0, outcome.err
     lines = outcome.out.splitlines()
     assert lines[0] == (
         "colours: 15 test images of 3 classes, mean of 2 draws with its 95% interval"
     )
-    assert lines[1].split() == ["method", "1", "shot", "3", "shots"]
+    assert lines[1].split() == ["method", "1", "shot", "2", "shots"]
     assert [line.split()[0] for line in lines[3:]] == ["least-squares", "knn", "logistic"]
-    found = fewshot(model, folder, shots=(1, 3), draws=2).scores[0]
+    found = fewshot(model, folder, shots=(1, 2), draws=2, methods=["least-squares"]).scores[0]
     low, high = found.interval or (0.0, 0.0)
     assert f"{found.mean:.1%} ({low:.1%} to {high:.1%})" in lines[3]
 

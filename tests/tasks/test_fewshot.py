@@ -38,13 +38,13 @@ def embedded(model: Path, folder: Path, split: str) -> Labelled:
 
 
 def test_every_number_follows_from_the_plain_steps(model: Path, folder: Path) -> None:
-    found = fewshot(model, folder, shots=(3, 1), draws=2, seed=5)
+    found = fewshot(model, folder, shots=(2, 1), draws=2, seed=5)
     train, test = embedded(model, folder, "train"), embedded(model, folder, "test")
     assert (found.test_images, found.classes, found.draws) == (15, 3, 2)
-    assert [(s.method, s.shots) for s in found.scores] == [(m, s) for m in METHODS for s in (1, 3)]
+    assert [(s.method, s.shots) for s in found.scores] == [(m, s) for m in METHODS for s in (1, 2)]
     for score in found.scores:
         for draw, accuracy in enumerate(score.accuracies):
-            chosen = draw_shots(train.labels, COLOURS, 3, generator=generator(5, "fewshot", draw))[
+            chosen = draw_shots(train.labels, COLOURS, 2, generator=generator(5, "fewshot", draw))[
                 :, : score.shots
             ].flatten()
             shots = Labelled(features=train.features[chosen], labels=train.labels[chosen])
@@ -125,7 +125,7 @@ def test_json_holds_everything(model: Path, folder: Path) -> None:
 
 def test_a_plot_shows_every_method(model: Path, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    found = fewshot(model, folder, shots=(1, 2), draws=2)
+    found = fewshot(model, folder, shots=(1,), draws=2)
     write_plot(found, tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as picture:
         colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20)}
