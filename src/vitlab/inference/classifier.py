@@ -9,15 +9,17 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from PIL import Image
 from torch import Tensor, nn
 
 from vitlab.errors import InputError, VitlabError, WeightsError
+from vitlab.inference.features import image_features
 from vitlab.inference.pictures import Picture, reading
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.inference.torch_engine import TorchEngine
-from vitlab.preprocessing import Preprocessing
+from vitlab.models.readout import Readout
+from vitlab.preprocessing import Preprocessing, Source
 from vitlab.weights.bundle import find_bundle, is_bundle, load_bundle
 from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.load import load_weights
@@ -40,6 +42,21 @@ class Classifier:
     def preprocessing(self) -> Preprocessing:
         """How images are prepared; an error where nothing says it."""
         return self.source.require_preprocessing()
+
+    def features(
+        self,
+        images: Source | Iterable[Source],
+        *,
+        kind: str = "pooled",
+        layer: int | None = None,
+        batch_size: int = 32,
+    ) -> Float32[np.ndarray, "B ..."]:
+        """What images are to the model: `pooled` or `cls` vectors, or grids of `patches`.
+
+        Without `layer`, what comes out of the last LayerNorm; with it, of that block before it.
+        """
+        readout = Readout(self.model, kind=kind, layer=layer)
+        return image_features(readout, self.preprocessing, images, batch_size=batch_size)
 
     def predict(
         self,
