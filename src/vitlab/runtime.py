@@ -43,3 +43,11 @@ def keep_freed_memory() -> bool:
     mallopt = ctypes.CDLL(None).mallopt
     settings = ((M_MMAP_THRESHOLD, KEEPABLE), (M_TRIM_THRESHOLD, LARGEST_INT), (M_TOP_PAD, 1 << 26))
     return all(mallopt(setting, value) == 1 for setting, value in settings)
+
+
+def parts_at_once(device: str, threads: int, images: int) -> int:
+    """Parts of a batch that are worth computing at the same time, with one thread each.
+
+    Measured on two cores; with more, the parts would be small and their gradients many.
+    """
+    return 2 if device == "cpu" and threads == 2 and images >= 16 and tuned() else 1

@@ -10,6 +10,7 @@ from vitlab.data.batch import Batch
 from vitlab.errors import Diverged
 from vitlab.train.config import TrainConfig
 from vitlab.train.loss import cross_entropy
+from vitlab.train.side_by_side import backward_side_by_side, parts_of
 from vitlab.train.state import TrainState
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -49,6 +50,9 @@ def train_step(
 
 def backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
     """Gradients of the batch's mean loss, computed in `accumulate` parts."""
+    at_once = parts_of(state.model, batch, config)
+    if at_once > 1:
+        return backward_side_by_side(state.model, batch, at_once, config.label_smoothing)
     total = torch.zeros((), device=batch.images.device)
     parts = config.accumulate
     autocast = torch.autocast(
