@@ -6,7 +6,7 @@ BIN := .venv/bin
 setup:
 	@scripts/setup
 
-demo: setup  ## a model, layer by layer, and one image through it
+demo: setup  ## a small ViT, trained in two minutes, and its report
 	@$(BIN)/vitlab demo
 
 test: setup  ## the default suite

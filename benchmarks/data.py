@@ -54,7 +54,7 @@ def training_step() -> Call:
     import vitlab
 
     torch.manual_seed(0)
-    model = vitlab.create_model("vit_cifar", patch_size=4, width=192, depth=9, classes=10)
+    model = vitlab.create_model("vit_cifar_pure")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
 

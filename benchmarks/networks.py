@@ -14,6 +14,8 @@ TIMM_NAMES = {
     "vit_b32": "vit_base_patch32_224",
     "vit_l16": "vit_large_patch16_224",
 }
+CIFAR_IN_TIMM = {"img_size": 32, "patch_size": 4, "depth": 9, "num_classes": 10}
+"""`vit_cifar_pure`, as timm's smallest with changes."""
 NETWORKS: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
     ({}, {"timm": "timm.safetensors", "huggingface": "transformers"}),
     (
@@ -23,6 +25,9 @@ NETWORKS: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
 )
 """What differs from the named model, and the files that its weights are written to."""
 SGEMM_SIDE = 1536
+RATE = 1e-4
+COMPARED = 5
+"""Updates whose losses must agree."""
 
 Call = Callable[[], Any]
 
@@ -35,7 +40,10 @@ def prepare(model: str, batch: int, folder: str) -> Call:
     from vitlab.models.flops import cost
 
     torch.manual_seed(0)
-    torch.save(torch.randn(batch, 3, 224, 224), f"{folder}/images.pt")
+    config = _config(model)
+    images = torch.randn(batch, 3, config.image_size, config.image_size)
+    labels = torch.randint(config.classes, (batch,))
+    torch.save({"images": images, "labels": labels}, f"{folder}/batch.pt")
     for changes, formats in NETWORKS:
         network = vitlab.create_model(model, **changes)
         assert isinstance(network, vitlab.VisionTransformer)
@@ -46,42 +54,105 @@ def prepare(model: str, batch: int, folder: str) -> Call:
     return lambda: {"flops": batch * cost(model).flops, "torch": torch.__version__}
 
 
-def vitlab_forward(folder: str, file: str) -> Call:
-    """Ours, from the very file that the peer reads."""
-    import vitlab
+def forward(network: str, model: str, folder: str) -> Call:
+    """A forward pass; its result are the logits."""
+    import torch
 
-    return _forward(vitlab.load_weights(f"{folder}/{file}"), folder)
+    module = OPEN[network](folder, model).eval()
+    images = torch.load(f"{folder}/batch.pt", weights_only=True)["images"]
+
+    def call() -> Any:
+        with torch.inference_mode():
+            return _logits(module(images))
+
+    return call
 
 
-def timm_forward(folder: str, model: str) -> Call:
+def training(network: str, model: str, folder: str) -> Call:
+    """One update with AdamW; its result are the losses of the first updates."""
+    import torch
+
+    module = OPEN[network](folder, model).train()
+    batch = torch.load(f"{folder}/batch.pt", weights_only=True)
+    step = _our_step(module, **batch) if network in OURS else _plain_step(module, **batch)
+    losses = [[step() for _ in range(COMPARED)]]
+
+    def call() -> list[list[float]]:
+        step()
+        return losses
+
+    return call
+
+
+def _our_step(module: Any, images: Any, labels: Any) -> Callable[[], float]:
+    """What `vitlab train` does with a batch."""
+    from vitlab.data.batch import Batch
+    from vitlab.runtime import keep_freed_memory
+    from vitlab.train.config import OptimizerConfig, TrainConfig
+    from vitlab.train.state import new_state
+    from vitlab.train.step import train_step
+
+    keep_freed_memory()
+    import torch
+
+    optimizer = OptimizerConfig(name="adamw", lr=RATE, weight_decay=0.0, clip_norm=0.0)
+    config = TrainConfig(optimizer=optimizer, label_smoothing=0.0)
+    state = new_state(module, config)
+    batch = Batch(images=images, targets=labels, index=torch.arange(len(labels)))
+    return lambda: train_step(state, batch, config, lr_factor=1.0).loss.item()
+
+
+def _plain_step(module: Any, images: Any, labels: Any) -> Callable[[], float]:
+    """The loop that everybody writes."""
+    import torch
+    import torch.nn.functional as F
+
+    optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=0.0)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(_logits(module(images)), labels)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def _open_ours(file: str) -> Callable[[str, str], Any]:
+    def open_file(folder: str, model: str) -> Any:
+        import vitlab
+
+        return vitlab.load_weights(f"{folder}/{file}", heads=_config(model).heads)
+
+    return open_file
+
+
+def _open_timm(folder: str, model: str) -> Any:
     """timm's, as its documentation opens a local file."""
     _make_torchvision_importable()
     import timm
 
-    path = f"{folder}/timm.safetensors"
-    return _forward(timm.create_model(TIMM_NAMES[model], checkpoint_path=path), folder)
+    name = TIMM_NAMES.get(model, "vit_tiny_patch16_224")
+    changes = {} if model in TIMM_NAMES else CIFAR_IN_TIMM
+    return timm.create_model(name, checkpoint_path=f"{folder}/timm.safetensors", **changes)
 
 
-def transformers_forward(folder: str) -> Call:
+def _open_transformers(folder: str, model: str) -> Any:
     """Hugging Face's, with the attention that it chooses itself."""
     _make_torchvision_importable()
     from transformers import ViTForImageClassification
 
-    model = ViTForImageClassification.from_pretrained(f"{folder}/transformers")
-    return _forward(model, folder, lambda output: output.logits)
+    return ViTForImageClassification.from_pretrained(f"{folder}/transformers")
 
 
-def vit_pytorch_forward(folder: str, model: str) -> Call:
+def _open_vit_pytorch(folder: str, model: str) -> Any:
     """lucidrains's, with heads of the paper's width."""
     _make_torchvision_importable()
     import torch
     from vit_pytorch import ViT
 
-    from vitlab.models.config import ViTConfig
-    from vitlab.models.variants import variant
-
-    config = variant(model)
-    assert isinstance(config, ViTConfig)
+    config = _config(model)
     network = ViT(
         image_size=config.image_size,
         patch_size=config.patch_size,
@@ -93,7 +164,27 @@ def vit_pytorch_forward(folder: str, model: str) -> Call:
         mlp_dim=config.mlp_width,
     )
     network.load_state_dict(torch.load(f"{folder}/vit-pytorch.pt", weights_only=True))
-    return _forward(network, folder)
+    return network
+
+
+OURS = {"vitlab": "timm.safetensors", "vitlab (vit-pytorch's net)": "vit-pytorch.pt"}
+"""Our side of each comparison reads the very file that the peer reads."""
+OPEN: dict[str, Callable[[str, str], Any]] = {
+    **{name: _open_ours(file) for name, file in OURS.items()},
+    "timm": _open_timm,
+    "transformers": _open_transformers,
+    "vit-pytorch": _open_vit_pytorch,
+}
+
+
+def _config(model: str) -> Any:
+    from vitlab.models.variants import variant
+
+    return variant(model)
+
+
+def _logits(output: Any) -> Any:
+    return getattr(output, "logits", output)
 
 
 def sgemm() -> Call:
@@ -106,19 +197,6 @@ def sgemm() -> Call:
         return float((left @ right)[0, 0])
 
     return multiply
-
-
-def _forward(model: Any, folder: str, logits: Callable[[Any], Any] = lambda output: output) -> Call:
-    import torch
-
-    model.eval()
-    images = torch.load(f"{folder}/images.pt", weights_only=True)
-
-    def forward() -> Any:
-        with torch.inference_mode():
-            return logits(model(images))
-
-    return forward
 
 
 def _make_torchvision_importable() -> None:

@@ -1,11 +1,14 @@
 """Shapes are checked at run time in every test: jaxtyping with beartype, over the library."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
+
+from data.server import Served, serving
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,3 +33,10 @@ def shared() -> Path:
 def no_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user sees: outside the tests, nothing checks shapes before the library does."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """A server with nothing on it yet."""
+    with serving() as started:
+        yield started

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import vitlab
+from vitlab.data.augment_config import AugmentConfig
 from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
 from vitlab.models.config import ViTConfig
+from vitlab.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "vitlab"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -28,8 +30,9 @@ ROWS = (
     ("weights", "data"),
     ("models",),
     ("nn",),
-    ("preprocessing", "distributed", "runtime"),
-    ("config", "registry", "files"),
+    ("contact_sheet",),
+    ("preprocessing", "distributed", "runtime", "download"),
+    ("config", "registry", "files", "image_file", "home", "checksum", "lock", "imagenet"),
     ("errors",),
 )
 ROW_OF = {part: number for number, row in enumerate(ROWS) for part in row}
@@ -94,10 +97,12 @@ def test_no_module_is_a_drawer() -> None:
     ]
 
 
-def reads(config: type[Any]) -> set[str]:
-    """Attributes read off something called `config`, and off `self` in the class's properties."""
+def reads(config: type[Any], owners: tuple[str, ...], folders: tuple[str, ...]) -> set[str]:
+    """Attributes read off one of the owners, and off `self` in the class's properties."""
     found = set()
     for file in FILES:
+        if folders and file.relative_to(SOURCE).parts[0] not in folders:
+            continue
         tree = ast.parse(file.read_text())
         checks = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and _checks(n.name)]
         skipped = {id(inner) for check in checks for inner in ast.walk(check)}
@@ -108,7 +113,7 @@ def reads(config: type[Any]) -> set[str]:
             if isinstance(node, ast.Attribute) and id(node) not in skipped:
                 owner = node.value
                 name = getattr(owner, "id", None) or getattr(owner, "attr", None)
-                if name in ("config", "expected") or (name == "self" and id(node) in inside):
+                if name in owners or (name == "self" and id(node) in inside):
                     found.add(node.attr)
     return found
 
@@ -119,5 +124,20 @@ def _checks(function: str) -> bool:
 
 
 @pytest.mark.parametrize("config", [ViTConfig, ResNetConfig, TutorialCNNConfig])
-def test_every_field_of_a_config_is_read(config: type[Any]) -> None:
-    assert not {field.name for field in fields(config)} - reads(config)
+def test_every_field_of_a_model_is_read(config: type[Any]) -> None:
+    assert not {field.name for field in fields(config)} - reads(config, ("config", "expected"), ())
+
+
+@pytest.mark.parametrize(
+    ("config", "owners", "folders"),
+    [
+        (TrainConfig, ("config", "train"), ("train", "tasks")),
+        (OptimizerConfig, ("config", "optimizer"), ("train",)),
+        (ScheduleConfig, ("config", "schedule"), ("train",)),
+        (AugmentConfig, ("config", "augment"), ("data",)),
+    ],
+)
+def test_every_field_of_a_run_is_read(
+    config: type[Any], owners: tuple[str, ...], folders: tuple[str, ...]
+) -> None:
+    assert not {field.name for field in fields(config)} - reads(config, owners, folders)

@@ -13,7 +13,8 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 harness: Any = importlib.import_module("harness")
-forward: Any = importlib.import_module("forward")
+peers: Any = importlib.import_module("peers")
+predict: Any = importlib.import_module("predict")
 
 
 def sleeper(milliseconds: float) -> Callable[[], float]:
@@ -149,8 +150,8 @@ def setting(ratios: list[float], *, sgemm: tuple[float, ...] = (0.1,), asleep: f
         for index, ratio in enumerate(ratios)
     ]
     memory = {name: harness.Memory(ever=3_000_000, running=2_000_000) for name in rounds[0]}
-    flops = 10 * forward.SGEMM_SIDE**3
-    return forward.Setting(model="vit_ti16", batch=8, flops=flops, rounds=rounds, memory=memory)
+    flops = 10 * peers.SGEMM_SIDE**3
+    return peers.Setting(model="vit_ti16", batch=8, flops=flops, rounds=rounds, memory=memory)
 
 
 def test_share_of_sgemm() -> None:
@@ -168,7 +169,7 @@ def test_share_of_sgemm() -> None:
     ],
 )
 def test_report_ranks_only_where_the_interval_allows(ratios: list[float], verdict: str) -> None:
-    text = forward.report([setting(ratios)], ["timm"])
+    text = peers.report([setting(ratios)], ["timm"])
     assert text.splitlines()[0] == f"vitlab against timm: {verdict}"
     assert text.splitlines()[2].split()[:4] == [
         "vit_ti16",
@@ -183,15 +184,49 @@ def _median(ratios: list[float]) -> float:
 
 
 def test_networks_that_disagree_are_not_timed() -> None:
-    forward.check_agreement({"vitlab": [[1.0, 2.0]], "timm": [[1.0, 2.00005]]}, ["timm"])
+    peers.check_agreement({"vitlab": [[1.0, 2.0]], "timm": [[1.0, 2.00005]]}, ["timm"])
     for wrong in (2.001, float("nan")):
-        with pytest.raises(SystemExit, match="timm: logits differ"):
-            forward.check_agreement({"vitlab": [[1.0, 2.0]], "timm": [[1.0, wrong]]}, ["timm"])
+        with pytest.raises(SystemExit, match="timm: results differ"):
+            peers.check_agreement({"vitlab": [[1.0, 2.0]], "timm": [[1.0, wrong]]}, ["timm"])
 
 
 def test_disturbances_are_told() -> None:
-    assert forward.disturbances([setting([1.0] * 4)]) == []
-    busy, restless = forward.disturbances([setting([1.0] * 4, sgemm=(0.1, 0.2), asleep=0.3)])
+    assert peers.disturbances([setting([1.0] * 4)]) == []
+    busy, restless = peers.disturbances([setting([1.0] * 4, sgemm=(0.1, 0.2), asleep=0.3)])
     assert "busy machine" in busy
     assert "2.0x" in busy
     assert "0.30 s of CPU" in restless
+
+
+def answers(first: float = 0.6, label: int = 7) -> Any:
+    """What a contestant says of two images."""
+    return {"a.jpg": [[label, first], [2, 0.3]], "b.jpg": [[1, 0.9], [5, 0.05]]}
+
+
+def test_predictions_that_disagree_are_not_timed() -> None:
+    found = {"vitlab": answers(), "timm, batches of 8": answers(0.6005), "sgemm": 1.0}
+    assert predict.check_agreement(found) == "same top-1 for 2 images, probabilities within 0.0005"
+    wrong = {
+        "a.jpg differs by": answers(0.602),
+        "a.jpg differs by nan": answers(float("nan")),
+        r"a.jpg is \[8, 0.6\]": answers(label=8),
+        "predicts 1 images, we 2": {"a.jpg": answers()["a.jpg"]},
+    }
+    for message, theirs in wrong.items():
+        with pytest.raises(SystemExit, match=f"timm: .*{message}"):
+            predict.check_agreement({"vitlab": answers(), "timm": theirs})
+
+
+def test_speeds_of_predicting_are_told_with_their_interval() -> None:
+    rounds = [
+        {
+            "vitlab": harness.Turn(seconds=2.0, asleep=0.0),
+            "timm, batches of 8": harness.Turn(seconds=3.0, asleep=0.0),
+            "sgemm": harness.Turn(seconds=0.1 * (1 + number), asleep=0.0),
+        }
+        for number in range(6)
+    ]
+    ours, theirs, warning = predict.report(rounds, 60, [8]).splitlines()
+    assert ours.split() == ["vitlab", "30.0", "images/s"]
+    assert "20.0 images/s  ratio 1.500 (1.500 to 1.500)  vitlab is faster" in theirs
+    assert "6.0x longer" in warning

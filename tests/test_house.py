@@ -15,7 +15,11 @@ import vitlab
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "numpy", "PIL", "matplotlib", "safetensors", "jaxtyping", "einops")
-COMMANDS = ("models", "summary", "train", "evaluate", "info", "convert", "predict", "demo", "data")
+COMMANDS = (
+    *("models", "summary", "train", "evaluate", "info", "convert", "predict", "demo", "data"),
+    *("push", "pull", "weights"),
+    *("features", "similar", "fewshot"),
+)
 
 
 def run_python(*arguments: str, folder: Path = ROOT) -> str:

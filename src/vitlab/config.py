@@ -1,6 +1,7 @@
 """Dataclasses as JSON and back, and dotted overrides; an unknown key is an error, never ignored."""
 
 import json
+import math
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -110,6 +111,8 @@ def _read(value: Any, hint: Any, key: str) -> Any:
         return float(value)
     if origin is Literal and any(value == c and type(value) is type(c) for c in arguments):
         return value
+    if hint is float and type(value) is float and not math.isfinite(value):
+        raise ConfigError(f"key {key!r}: found {value}, expected a finite number")
     if hint is Any or type(value) is hint:
         return value
     raise _mismatch(value, hint, key)

@@ -1,7 +1,7 @@
 """Every mistake a user can make: each message gives the value found and the valid choices."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class VitlabError(ValueError):
@@ -23,6 +23,10 @@ class InputError(VitlabError):
     """Images that the model cannot take."""
 
 
+class TooLarge(InputError):
+    """An image of more pixels than may be decoded."""
+
+
 class FileError(VitlabError):
     """A file that cannot be written."""
 
@@ -35,6 +39,10 @@ class WeightsError(VitlabError):
     """A weight file that cannot be read, or that does not fit the model."""
 
 
+class HubError(VitlabError):
+    """A hub that cannot be reached or refuses, or a repository that holds no such model."""
+
+
 class PreprocessingUnknown(VitlabError):
     """Nothing says how images must be prepared for these weights."""
 
@@ -42,12 +50,21 @@ class PreprocessingUnknown(VitlabError):
 class Diverged(VitlabError):
     """Training that left the finite numbers."""
 
-    def __init__(self, step: int, loss: float, grad_norm: float) -> None:
+    def __init__(self, step: int, loss: float, grad_norm: float, images: Sequence[int]) -> None:
+        shown = ", ".join(map(str, images[:8])) + (", …" if len(images) > 8 else "")
         super().__init__(
-            f"diverged at step {step}: loss {loss:.4g}, gradient norm {grad_norm:.4g}; "
-            f"the last checkpoint is intact: try a lower rate (--set optimizer.lr=…), "
-            f"a longer warm-up (--set schedule.warmup=…) or changes.qk_norm=true"
+            f"diverged at step {step}: loss {loss:.4g}, gradient norm {grad_norm:.4g}, "
+            f"in a batch of {len(images)} training images (numbers {shown}); "
+            f"checkpoints of earlier steps are intact: try a lower rate (--set optimizer.lr=…), "
+            f"a longer warm-up (--set schedule.warmup=…) or --set model.qk_norm=true"
         )
+
+
+class OutOfMemory(VitlabError):
+    """An update that needs more memory than there is."""
+
+    def __init__(self, batch_size: int, advice: str) -> None:
+        super().__init__(f"not enough memory for batches of {batch_size} images; {advice}")
 
 
 class Interrupted(Exception):

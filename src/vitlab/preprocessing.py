@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from vitlab.config import from_dict, to_dict
-from vitlab.errors import ConfigError, InputError, UnknownName
+from vitlab.errors import ConfigError, InputError, TooLarge, UnknownName
+from vitlab.image_file import check_pixels, note_frames, open_image
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Source = Image.Image | NDArray[Any] | str | os.PathLike[str]
@@ -74,15 +75,19 @@ class Preprocessing:
 
     def apply(self, image: Source) -> NDArray[np.float32]:
         """The image as float32 `[C, H, W]`, resized, cropped and normalised."""
-        bands = [np.asarray(self._fit(band)) for band in read_bands(image, self.channels)]
-        pixels = bands[0] if len(bands) == 1 else np.stack(bands, axis=-1)
-        pixels = pixels.reshape(*self.size, self.channels).transpose(2, 0, 1)
         mean, std = (
             np.array(values, np.float32)[:, None, None] for values in (self.mean, self.std)
         )
         # In this order and precision it is torchvision's ToTensor and Normalize, bit for bit.
-        scaled = np.ascontiguousarray(pixels).astype(np.float32) / np.float32(255)
+        scaled = self.pixels(image).astype(np.float32) / np.float32(255)
         return np.asarray((scaled - mean) / std, dtype=np.float32)
+
+    def pixels(self, image: Source) -> NDArray[np.uint8]:
+        """The image as 8 bits `[C, H, W]`, resized and cropped; an engine normalises it."""
+        bands = [np.asarray(self._fit(band)) for band in read_bands(image, self.channels)]
+        pixels = bands[0] if len(bands) == 1 else np.stack(bands, axis=-1)
+        pixels = pixels.reshape(*self.size, self.channels).transpose(2, 0, 1)
+        return np.ascontiguousarray(pixels)
 
     def resized(self, size: int | tuple[int, int]) -> "Preprocessing":
         """The same preparation for another image size."""
@@ -103,7 +108,7 @@ class Preprocessing:
         height, width = (int(side / self.crop + 1e-6) for side in self.size)
         if self.keep_aspect:
             height, width = cover((image.height, image.width), (height, width))
-        _check_pixels(f"{image.height} x {image.width} image resized", height, width)
+        check_pixels(f"{image.height} x {image.width} image resized", height, width, least=1)
         image = image.resize((width, height), FILTERS[self.interpolation])
         top = round((height - self.size[0]) / 2.0)
         left = round((width - self.size[1]) / 2.0)
@@ -128,6 +133,7 @@ def read_bands(source: Source, channels: int) -> list[Image.Image]:
             return [_convert(source, channels, "image")]
     name = os.fspath(source)
     with _readable(name), _open(name) as image:
+        note_frames(image, name)
         return [_convert(image, channels, name)]
 
 
@@ -136,7 +142,7 @@ def _readable(name: str) -> Iterator[None]:
     """Turn whatever goes wrong while decoding into one line."""
     try:
         yield
-    except InputError:
+    except (InputError, ConfigError):
         raise
     except FileNotFoundError:
         raise InputError(f"{name}: no such file") from None
@@ -149,21 +155,15 @@ def _open(name: str) -> Image.Image:
     """The file with its header read; how large it may be is checked before the rest is."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        return Image.open(name)
-
-
-def _check_pixels(what: str, height: int, width: int) -> None:
-    limit = Image.MAX_IMAGE_PIXELS
-    if not height * width or (limit is not None and height * width > limit):
-        raise InputError(
-            f"{what}: {height} x {width} pixels (height, width); "
-            f"valid: 1 to {limit} in all (PIL.Image.MAX_IMAGE_PIXELS)"
-        )
+        try:
+            return open_image(name)
+        except TooLarge as error:
+            raise TooLarge(f"{name}: {error}") from error
 
 
 def _convert(image: Image.Image, channels: int, name: str) -> Image.Image:
     """The upright image with 8 bits per channel; 16 bits are scaled, transparency becomes white."""
-    _check_pixels(name, image.height, image.width)
+    check_pixels(name, image.height, image.width)
     if image.getexif().get(ORIENTATION, 1) != 1:
         image = ImageOps.exif_transpose(image)
     if image.mode == "F" or image.mode.startswith("I"):
@@ -180,7 +180,7 @@ def _array_bands(array: NDArray[Any], channels: int) -> list[Image.Image]:
     if pixels.ndim != 3 or pixels.shape[2] not in valid:
         choices = " or ".join(map(str, valid))
         raise InputError(f"array has shape {array.shape}; valid: [H, W, C] with C = {choices}")
-    _check_pixels("array", *pixels.shape[:2])
+    check_pixels("array", *pixels.shape[:2])
     pixels = _eight_bits(pixels, "array")
     if channels not in MODES or pixels.shape[2] == 1:
         bands = [Image.fromarray(np.ascontiguousarray(band)) for band in pixels.transpose(2, 0, 1)]

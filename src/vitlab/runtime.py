@@ -8,13 +8,15 @@ import os
 import platform
 from typing import Literal
 
+Use = Literal["training", "inference"]
+
 KEEPABLE = 1 << 30
 """Bytes of one buffer up to which freed memory is kept for the next."""
 # Of glibc's mallopt(3).
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 LARGEST_INT = 2**31 - 1
 
-PLAIN_ATTENTION = {"training": 128, "inference": 56}
+PLAIN_ATTENTION: dict[Use, int] = {"training": 128, "inference": 56}
 """Tokens up to which plain products beat the fused kernel on a CPU."""
 
 
@@ -23,9 +25,7 @@ def tuned() -> bool:
     return os.environ.get("VITLAB_RUNTIME", "tuned") != "plain"
 
 
-def attention_form(
-    device: str, tokens: int, use: Literal["training", "inference"]
-) -> Literal["fused", "plain"]:
+def attention_form(device: str, tokens: int, use: Use) -> Literal["fused", "plain"]:
     """The faster way to compute attention; both agree but for rounding."""
     if device == "cpu" and tokens <= PLAIN_ATTENTION[use] and tuned():
         return "plain"
@@ -43,3 +43,11 @@ def keep_freed_memory() -> bool:
     mallopt = ctypes.CDLL(None).mallopt
     settings = ((M_MMAP_THRESHOLD, KEEPABLE), (M_TRIM_THRESHOLD, LARGEST_INT), (M_TOP_PAD, 1 << 26))
     return all(mallopt(setting, value) == 1 for setting, value in settings)
+
+
+def parts_at_once(device: str, threads: int, images: int) -> int:
+    """Parts of a batch that are worth computing at the same time, with one thread each.
+
+    Measured on two cores; with more, the parts would be small and their gradients many.
+    """
+    return 2 if device == "cpu" and threads == 2 and images >= 16 and tuned() else 1

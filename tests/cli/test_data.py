@@ -13,7 +13,7 @@ from command import Command
 from vitlab.cli.progress import PlainProgress, TerminalProgress, showing
 from vitlab.data.datasets import Mirror, StoredFile
 from vitlab.data.digits import DIGITS
-from vitlab.data.download import Progress
+from vitlab.download import Progress
 from vitlab.errors import DataError
 from vitlab.registry import DATASETS
 
@@ -47,7 +47,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATASETS._entries, "toy", entry)
 
 
-@pytest.mark.parametrize("arguments", [("list",), ("fetch",)])
+@pytest.mark.parametrize("arguments", [("list",), ("fetch",), ("check",)])
 def test_help_and_json(command: Command, arguments: tuple[str, ...]) -> None:
     outcome = command("data", *arguments, "--help")
     assert outcome.code == 0

@@ -47,10 +47,15 @@ def test_version(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["models", "summary", "train", "evaluate", "info", "convert", "predict", "demo"]
+    "name",
+    [
+        *("models", "summary", "train", "evaluate", "info", "convert", "predict", "demo"),
+        *("push", "pull", "weights list", "weights fetch"),
+        *("features", "similar", "fewshot"),
+    ],
 )
 def test_every_command_has_help_and_json(command: Command, name: str) -> None:
-    outcome = command(name, "--help")
+    outcome = command(*name.split(), "--help")
     assert outcome.code == 0
     assert "--json" in outcome.out
 

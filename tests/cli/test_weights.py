@@ -1,6 +1,7 @@
 """`vitlab info`, `convert`, `predict` and `summary` on weight files, sound and broken."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -54,12 +55,14 @@ def test_info_tells_what_the_file_knows(command: Command, weights: Path) -> None
     assert facts["preprocessing"]["mean"] == list(HALF)
     assert facts["labels"] == list(LABELS)
     assert facts["zero_head"] is False
-    lines = dict(line.split(maxsplit=1) for line in command("info", weights).out.splitlines())
-    assert lines["format"] == "vitlab"
-    assert "width=128" in lines["model"]
-    assert "gelu=tanh" in lines["model"]
-    assert lines["labels"] == "10: a, b, c, ..."
-    assert lines["head"] == "10 classes"
+    rows = re.findall(r"^  (\S+(?: \S+)*) {2,}(.+)$", command("info", weights).out, re.MULTILINE)
+    lines = dict(rows)
+    assert lines["kind"] == "weight file, format vitlab"
+    assert "width=128" in lines["settings"]
+    assert "gelu=tanh" in lines["settings"]
+    assert lines["classes"] == "10"
+    assert lines["names"] == ", ".join(LABELS)
+    assert lines["licence"] == "not stated"
 
 
 def test_info_tells_what_is_unknown_and_assumed(
@@ -67,10 +70,11 @@ def test_info_tells_what_is_unknown_and_assumed(
 ) -> None:
     assert model.head is not None
     torch.nn.init.zeros_(model.head.weight)
+    model.source = None
     save_weights(model, tmp_path / "a.npz", format="google")
     out = command("info", tmp_path / "a.npz").out
     assert "all zeros: not trained" in out
-    assert "preprocessing  unknown" in out
+    assert re.search(r"^  preprocessing +not stated$", out, re.MULTILINE)
     assert json.loads(command("info", tmp_path / "a.npz", "--json").out)["zero_head"] is True
 
 
@@ -123,9 +127,10 @@ def test_a_broken_image_is_one_line_and_does_not_stop_the_others(
 ) -> None:
     broken = tmp_path / "broken.jpg"
     broken.write_text("no image")
-    assert "broken.jpg: not a readable image" in command("predict", weights, broken).mistake
+    reason = "broken.jpg: not an image of a known format"
+    assert reason in command("predict", weights, broken).mistake
     outcome = command("predict", weights, broken, image, "--top", "1")
-    assert outcome.code == 2
+    assert outcome.code == 3
     assert str(image) in outcome.out
     assert outcome.err.count("\n") == 1
 
@@ -193,12 +198,17 @@ def broken_files(folder: Path, model: VisionTransformer) -> dict[str, Path]:
     ],
 )
 def test_broken_weights_are_one_line(
-    command: Command, model: VisionTransformer, tmp_path: Path, name: str, message: str
+    command: Command,
+    model: VisionTransformer,
+    image: Path,
+    tmp_path: Path,
+    name: str,
+    message: str,
 ) -> None:
     path = broken_files(tmp_path, model)[name]
     assert message in command("info", path).mistake
     assert message in command("summary", path).mistake
-    assert message in command("predict", path, "image.png").mistake
+    assert message in command("predict", path, image).mistake
     target = tmp_path / "out.safetensors"
     assert message in command("convert", path, target, "--format", "vitlab").mistake
     assert not target.exists()
@@ -233,5 +243,6 @@ def test_predicting_with_an_untrained_head_is_refused(
 def test_predicting_without_knowing_the_preprocessing_is_refused(
     command: Command, model: VisionTransformer, image: Path, tmp_path: Path
 ) -> None:
+    model.source = None
     save_weights(model, tmp_path / "a.npz", format="google")
     assert "prepared" in command("predict", tmp_path / "a.npz", image).mistake

@@ -1,11 +1,8 @@
-"""A data home of its own for every test, and a server to download from."""
+"""A data home of its own for every test."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from data.server import Served, serving
 
 
 @pytest.fixture(autouse=True)
@@ -14,10 +11,3 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VITLAB_DATA", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "home"
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    """A server with nothing on it yet."""
-    with serving() as started:
-        yield started

@@ -39,15 +39,15 @@ def folder_of(folder: Path, count: int) -> FileSet:
     return FileSet(paths=tuple(paths), labels=torch.arange(count) % CLASSES)
 
 
-def png_of(height: int, width: int) -> bytes:
-    """A PNG that claims a size and holds nothing."""
+def png_of(height: int, width: int, *, bits: int = 8, rows: bytes = b"\0") -> bytes:
+    """An RGB PNG of a size, with these rows of pixels, or none."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         checksum = zlib.crc32(kind + content)
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
+    header = struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
 
 
@@ -61,6 +61,8 @@ def write_broken(folder: Path) -> dict[Path, str]:
         "truncated.png": (png[: len(png) // 2], "truncated"),
         "flipped.png": (png[:60] + bytes(b ^ 255 for b in png[60:90]) + png[90:], ""),
         "empty.jpg": (b"", "empty"),
+        "pixel.png": (encoded(picture(4, 1, 1), "PNG"), "1 x 1 pixels"),
+        "paper.jpg": (b"%PDF-1.7\n", "a PDF document, not an image"),
         "text.jpg": (b"not found\n", "not an image"),
         "page.jpg": (b"<!DOCTYPE html><html>404</html>", "not an image"),
         "noise.jpg": (np.random.default_rng(0).bytes(3000), "not an image"),
@@ -105,7 +107,7 @@ def write_odd(folder: Path) -> list[Path]:
         "progressive.jpg": encoded(image, "JPEG", progressive=True),
         "two_pictures.mpo": encoded(image, "MPO", save_all=True, append_images=[picture(2)]),
         "trailing.jpg": encoded(image, "JPEG") + b"\0" * 99,
-        "one_pixel.png": encoded(picture(4, 1, 1), "PNG"),
+        "two_pixels.png": encoded(picture(4, 1, 2), "PNG"),
         "strip.jpg": encoded(picture(4, 2, 500), "JPEG"),
     }
     for name, content in contents.items():

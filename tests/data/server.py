@@ -22,6 +22,10 @@ class Served:
     """Codes of the next answers instead of the file."""
     length: int | None = None
     """A Content-Length that is not true."""
+    announce: bool = True
+    """Whether it says how long an answer is."""
+    tag: str | None = None
+    """The ETag; a Range that is to hold only for another edition gets everything."""
     hold: Callable[[], None] | None = None
     """Called in the middle of each answer."""
     asked: list[tuple[str, str | None]] = field(default_factory=list)
@@ -67,7 +71,9 @@ def answer(handler: BaseHTTPRequestHandler, served: Served) -> None:
     if content is None or code != 200:
         handler.send_error(404 if content is None else code)
         return
-    start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1]) if wanted and served.ranges else 0
+    other = handler.headers.get("If-Range", served.tag) != served.tag
+    resumes = wanted is not None and served.ranges and not other
+    start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1]) if resumes else 0
     if start >= len(content) > 0:
         handler.send_error(416)
         return
@@ -75,7 +81,10 @@ def answer(handler: BaseHTTPRequestHandler, served: Served) -> None:
     if start:
         handler.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
     length = len(content) - start if served.length is None else served.length
-    handler.send_header("Content-Length", str(length))
+    if served.announce:
+        handler.send_header("Content-Length", str(length))
+    if served.tag is not None:
+        handler.send_header("ETag", served.tag)
     handler.end_headers()
     end = served.cut.pop(0) if served.cut else len(content)
     middle = (start + max(start, end)) // 2

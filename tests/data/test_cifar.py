@@ -22,8 +22,8 @@ from vitlab.data import cifar, cifar_npm, npm
 from vitlab.data.archives import unpack
 from vitlab.data.cifar import CIFAR10, CIFAR10_FILES, CIFAR100, archive_mirror
 from vitlab.data.datasets import Dataset, Mirror, StoredFile
-from vitlab.data.download import RemoteFile
 from vitlab.data.fetch import fetch
+from vitlab.download import RemoteFile
 from vitlab.errors import DataError
 
 N = 7

@@ -12,9 +12,9 @@ from data.server import Served
 from data.told import Told
 from vitlab.data import datasets
 from vitlab.data.datasets import Dataset, DataSource, Mirror, StoredFile, dataset, open_data
-from vitlab.data.download import Progress, RemoteFile, download
 from vitlab.data.fetch import fetch
 from vitlab.data.home import homes, user_cache, writable_home
+from vitlab.download import Progress, RemoteFile, download
 from vitlab.errors import DataError, UnknownName
 from vitlab.registry import DATASETS
 

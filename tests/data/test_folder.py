@@ -121,6 +121,10 @@ def make_unknown_test_class(root: Path) -> None:
     fill(root, "train/cat/1.png", "train/dog/1.png", "test/Cat/1.png")
 
 
+def make_test_class_without_images(root: Path) -> None:
+    fill(root, "train/a/1.png", "train/b/1.png", "val/a/1.png", "val/b/1.pdf")
+
+
 def make_empty_train(root: Path) -> None:
     (root / "train").mkdir()
     fill(root, "test/a/1.png")
@@ -141,6 +145,7 @@ def make_file(root: Path) -> None:
         (make_accents, "which differ only in case or accents' encoding"),
         (make_class_without_images, "b holds no image files; valid endings: .bmp "),
         (make_unknown_test_class, "holds the class 'Cat', which is not trained; did you mean cat?"),
+        (make_test_class_without_images, "val/b holds no image files; valid endings: .bmp "),
         (make_empty_train, "train is empty"),
         (make_file, "is not a folder"),
     ],
@@ -152,10 +157,18 @@ def test_what_cannot_be_trained_on_is_one_line(
     root.mkdir()
     make(root)
     with pytest.raises(DataError) as caught:
-        open_data(root).open_train()
+        open_data(root).open_train()  # the test split is not opened until the training is over
     assert message in str(caught.value)
     assert str(root) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_class_that_will_not_be_judged_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(tmp_path, "train/a/1.png", "train/b/2.png", "val/b/3.png")
+    assert open_data(tmp_path).labels == ("a", "b")
+    assert f"{tmp_path / 'val'} has no images of a: they will not be judged" in caplog.text
 
 
 def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
@@ -193,7 +206,11 @@ def test_broken_files_do_not_stop_the_split(tmp_path: Path) -> None:
     (tmp_path / "b" / "y.png").symlink_to(tmp_path / "nowhere")
     source = open_data(tmp_path)
     assert source.open_test is not None
-    assert len(source.open_train()) + len(source.open_test()) == 14
+    train, test = source.open_train(), source.open_test()
+    assert len(train) + len(test) == 10
+    assert isinstance(train, FileSet)
+    assert train.survey is not None
+    assert sorted(train.survey.broken) == ["a/x.png", "a/y.png", "b/x.jpg", "b/y.png"]
 
 
 def test_many_files_are_listed_quickly(tmp_path: Path) -> None:

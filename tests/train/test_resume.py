@@ -1,68 +1,52 @@
 """Resuming equals never stopping, bit for bit, however the run was stopped."""
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from vitlab.errors import ConfigError, FileError
-from vitlab.tasks import train as train_task
+from runs import CHANGES, hanging_at, make_folder, same, start, train_until
+from vitlab.errors import ConfigError
 from vitlab.tasks.train import train
-from vitlab.train.loop import fit
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
-CHANGES: dict[str, Any] = {
-    "model": "vit_test",
-    "changes": {"dropout": 0.1, "drop_path": 0.1},
-    "batch_size": 32,
-    "budget": 24.0,
-    "budget_in": "steps",
-    "ema": 0.9,
-    "evaluations": 3,
-    "checkpoint_every": 5,
-    "augment.mixup": 0.5,
-    "augment.flip": "random",
-    "optimizer.name": "muon",
-}
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
-def metrics_of(run: Path) -> list[dict[str, Any]]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "time"} for line in lines]
+def children_of(process: "subprocess.Popen[str]") -> list[int]:
+    """The processes that a process has started, where the system tells."""
+    found = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True
+    )
+    return [int(pid) for pid in found.stdout.split()]
 
 
-def weights_of(run: Path) -> bytes:
-    """The numbers of the bundle, without the header, which names the folder."""
-    content = (run / "bundle" / "model.safetensors").read_bytes()
-    return content[8 + int.from_bytes(content[:8], "little") :]
+def wait_until(done: Callable[[], object], seconds: float = 120.0) -> None:
+    begin = time.monotonic()
+    while not done():
+        assert time.monotonic() - begin < seconds
+        time.sleep(0.005)
 
 
-class PullsThePlug:
-    """A loader that ends the run before one step."""
+def step_of(run: Path) -> int:
+    """How far a run has come, by its log."""
+    path = run / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return int(json.loads(lines[-1])["step"]) if lines else 0
 
-    def __init__(self, loader: Any, step: int) -> None:
-        self.loader, self.step, self.broken = loader, step, loader.broken
 
-    @property
-    def steps_per_epoch(self) -> float:
-        return float(self.loader.steps_per_epoch)
-
-    def batch(self, step: int) -> Any:
-        if step == self.step:
-            raise KeyboardInterrupt
-        return self.loader.batch(step)
-
-    def close(self) -> None:
-        self.loader.close()
+def alive(pid: int) -> bool:
+    """Whether a process still runs; one that ended and nobody asked about does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @pytest.fixture(scope="module")
@@ -73,51 +57,40 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).folder
 
 
-def test_a_run_that_was_broken_off_ends_where_the_other_does(
-    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_broken_off_ends_where_the_other_does(tmp_path: Path, whole: Path) -> None:
     part = tmp_path / "part"
-    for plug in (7, 5, 13):
-        monkeypatch.setattr(
-            train_task,
-            "fit",
-            lambda config, state, loader, plug=plug, **rest: fit(
-                config, state, PullsThePlug(loader, plug), **rest
-            ),
-        )
-        new = not part.exists()
-        with pytest.raises(KeyboardInterrupt):
-            train(
-                data="sample" if new else None,
-                out=part,
-                changes=CHANGES if new else None,
-                resume=not new,
-            )
-    monkeypatch.setattr(train_task, "fit", fit)
+    train_until(7, data="sample", out=part, changes=CHANGES)
+    for step in (5, 13):
+        train_until(step, out=part, resume=True)
     train(out=part, resume=True)
-    assert metrics_of(part) == metrics_of(whole)
-    assert weights_of(part) == weights_of(whole)
+    assert same(part, whole)
 
 
-def test_a_full_disk_leaves_the_last_checkpoint(
-    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    part, fsync = tmp_path / "part", os.fsync
+def kill_while_writing(out: Path, changes: dict[str, Any] | None, data: str) -> None:
+    """SIGKILL in the middle of a checkpoint; half a file is the proof."""
+    process = start(out, changes, data, before=hanging_at(3))
 
-    def full(descriptor: int) -> None:
-        if list((part / "checkpoints").glob("step-00000005*")):
-            raise OSError(28, "No space left on device")
-        fsync(descriptor)
+    def hangs() -> bool:
+        assert process.poll() is None
+        if not (unfinished := list(out.glob("checkpoints/.step-*"))):
+            return False
+        time.sleep(0.1)
+        whole = max(path.stat().st_size for path in out.glob("checkpoints/step-*"))
+        return all(path.exists() and 0 < path.stat().st_size < whole for path in unfinished)
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(FileError, match="No space left on device"):
-        train(data="sample", out=part, changes=CHANGES)
-    names = sorted(path.name for path in (part / "checkpoints").iterdir())
-    assert names == ["step-00000005.safetensors"]
-    monkeypatch.setattr(os, "fsync", fsync)
+    wait_until(hangs)
+    process.kill()
+    process.communicate()
+    assert len(list(out.glob("checkpoints/.step-*"))) == 1
+
+
+@linux
+def test_killed_while_a_checkpoint_is_written(tmp_path: Path, whole: Path) -> None:
+    part = tmp_path / "part"
+    kill_while_writing(part, CHANGES, "sample")
     train(out=part, resume=True)
-    assert metrics_of(part) == metrics_of(whole)
-    assert weights_of(part) == weights_of(whole)
+    assert same(part, whole)
+    assert not list(part.rglob(".*safetensors*"))
 
 
 def test_a_run_is_not_begun_over_another(whole: Path) -> None:
@@ -128,82 +101,61 @@ def test_a_run_is_not_begun_over_another(whole: Path) -> None:
 def test_nothing_to_resume(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run to resume"):
         train(out=tmp_path / "nothing", resume=True)
+    assert not list(tmp_path.iterdir())
 
 
-def start(out: Path, changes: dict[str, Any] | None, data: str) -> subprocess.Popen[str]:
-    """The command line, in a process of its own."""
-    words = ["train", "--out", str(out)]
-    if changes is None:
-        words.append("--resume")
-    else:
-        words += ["default", "--data", data]
-    for key, value in (changes or {}).items():
-        text = value if isinstance(value, str) else json.dumps(value)
-        words += ["--set", f"{key}={text}"]
-    code = "from vitlab.cli.main import main; main()"
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *words],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def test_a_finished_run_may_be_resumed(tmp_path: Path) -> None:
+    run = train(data="sample", out=tmp_path / "run", changes=CHANGES | {"budget": 2.0})
+    (run.folder / "bundle" / "config.json").unlink()
+    again = train(out=run.folder, resume=True)
+    assert again.metrics == run.metrics
+    assert (run.folder / "bundle" / "config.json").is_file()
 
 
-def make_folder(folder: Path) -> str:
-    """Two classes of small JPEGs, some of them broken."""
-    pixels = np.random.default_rng(0)
-    for label in ("left", "right"):
-        (folder / label).mkdir(parents=True)
-        for number in range(40):
-            image = pixels.integers(0, 255, (40, 36, 3), dtype=np.uint8)
-            Image.fromarray(image).save(folder / label / f"{number}.jpg")
-        (folder / label / "broken.jpg").write_bytes(b"not an image")
-    return str(folder)
-
-
-def kill_and_resume(out: Path, changes: dict[str, Any], data: str, kills: int) -> None:
-    """Kill the run at random moments, then let it end."""
+def kill_at_random(out: Path, changes: dict[str, Any], data: str, kills: int) -> None:
+    """Kill the run at random moments and twice while it writes, then let it end."""
     moments = random.Random(0)
     for number in range(kills):
-        process = start(out, changes if number == 0 else None, data)
-        begin = time.monotonic()
-        while not list(out.glob("checkpoints/*")) and process.poll() is None:
-            assert time.monotonic() - begin < 120
-            time.sleep(0.02)
-        time.sleep(moments.uniform(0.0, 1.5))
+        if number in (1, 3):
+            kill_while_writing(out, None, data)
+            continue
+        process = start(out, None if number else changes, data)
+        target = moments.randint(30 * number + 10, 30 * number + 35)
+        wait_until(lambda: step_of(out) >= target)  # noqa: B023  # waited for
+        time.sleep(moments.uniform(0.0, 0.03))
+        assert process.poll() is None
+        workers = children_of(process)
         process.kill()
-        process.wait()
+        process.communicate()
+        assert not (out / "bundle").exists()
+        wait_until(lambda: not any(map(alive, workers)), 20.0)  # noqa: B023
     process = start(out, None, data)
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
 
 
+@linux
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["memory", "files"])
 def test_killed_five_times(tmp_path: Path, kind: str) -> None:
     data = "sample" if kind == "memory" else make_folder(tmp_path / "images")
     changes = CHANGES | {"budget": 200.0, "checkpoint_every": 3, "batch_size": 16}
     if kind == "files":
-        changes |= {"workers": 2, "changes": {"image_size": 32, "dropout": 0.1}}
+        changes |= {"workers": 2, "augment.random_resized_crop": [0.3, 1.0]}
     process = start(tmp_path / "whole", changes, data)
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
-    kill_and_resume(tmp_path / "part", changes, data, kills=5)
-    assert metrics_of(tmp_path / "part") == metrics_of(tmp_path / "whole")
-    assert weights_of(tmp_path / "part") == weights_of(tmp_path / "whole")
+    kill_at_random(tmp_path / "part", changes, data, kills=5)
+    assert same(tmp_path / "part", tmp_path / "whole")
+    assert not list((tmp_path / "part").rglob(".*safetensors*"))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_save_and_say_how_to_go_on(tmp_path: Path, number: int, code: int) -> None:
     out = tmp_path / "run"
     process = start(out, CHANGES | {"budget": 5000.0}, "sample")
-    begin = time.monotonic()
-    while not list(out.glob("checkpoints/step-*")):
-        assert process.poll() is None
-        assert time.monotonic() - begin < 120
-        time.sleep(0.05)
+    wait_until(lambda: process.poll() is not None or list(out.glob("checkpoints/step-*")))
     process.send_signal(number)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == code

@@ -8,7 +8,7 @@ import torch
 
 import vitlab
 from vitlab.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
-from vitlab.weights.known import known_preprocessing
+from vitlab.weights.known import known_preparation, prepared
 
 AUGREG = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
 STEPS = "steps_20k-lr_0.01-res_224"
@@ -24,7 +24,8 @@ STEPS = "steps_20k-lr_0.01-res_224"
         (f"{AUGREG}--imagenet2012-{STEPS}.npz", "google", HALF, 1.0, "bilinear", False),
         (f"R_Ti_16{AUGREG[4:]}.npz", "google", HALF, 1.0, "bilinear", False),
         ("deit_tiny_patch16_224-a1311bcf.pth", "timm", IMAGENET_MEAN, 0.875, "bicubic", True),
-        ("deit_3_base_224_21k.pth", "timm", IMAGENET_MEAN, 0.875, "bicubic", True),
+        ("deit_base_patch16_384-8de9b5d1.pth", "timm", IMAGENET_MEAN, 0.875, "bicubic", True),
+        ("deit_3_base_224_21k.pth", "timm", IMAGENET_MEAN, 1.0, "bicubic", True),
         ("vit_b_16-c867db91.pth", "torchvision", IMAGENET_MEAN, 0.875, "bilinear", True),
         ("vit_l_16-852ce7e3.pth", "torchvision", IMAGENET_MEAN, 224 / 242, "bilinear", True),
         ("vit_h_14_lc_swag-c1eb923e.pth", "torchvision", IMAGENET_MEAN, 1.0, "bicubic", True),
@@ -39,15 +40,22 @@ def test_published_files(
     interpolation: str,
     keep_aspect: bool,
 ) -> None:
-    found = known_preprocessing(name, format, (224, 224))
-    assert found is not None
+    preparation = known_preparation(name, format)
+    assert preparation is not None
+    found = prepared(preparation, (224, 224))
+    assert found.size == (224, 224)
     assert (found.mean, found.crop, found.interpolation) == (mean, crop, interpolation)
     assert found.keep_aspect == keep_aspect
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "mine.npz", "my_B_16.npz", "vit.pth"])
 def test_other_names_say_nothing(name: str) -> None:
-    assert known_preprocessing(name, "google", (224, 224)) is None
+    assert known_preparation(name, "google") is None
+
+
+@pytest.mark.parametrize("format", ["timm", "vitlab"])
+def test_a_published_name_on_another_format_says_nothing(format: str) -> None:
+    assert known_preparation(f"{AUGREG}.npz", format) is None
 
 
 def test_timms_hub_config(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""`vitlab data`: the datasets that have a name, and getting them."""
+"""`vitlab data`: the datasets that have a name, getting them, and checking a folder."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vitlab.cli.data_check import check
 from vitlab.cli.options import Json
 from vitlab.cli.output import human, print_json, print_table
 
@@ -12,11 +13,12 @@ if TYPE_CHECKING:
     from vitlab.data.datasets import Dataset
 
 data = typer.Typer()
+data.command()(check)
 
 
 @data.callback(invoke_without_command=True)
 def describe(context: typer.Context) -> None:
-    """List and fetch datasets."""
+    """List, fetch and check datasets."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 

@@ -1,80 +1,81 @@
-"""`vitlab info`: what a weight file says about itself."""
+"""`vitlab info`: the model card of a bundle, a run or a weight file."""
 
-from dataclasses import MISSING, fields
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vitlab.cli.options import Changes, Json, loading
-from vitlab.cli.output import human, print_json, print_pairs
-from vitlab.config import to_dict
+from vitlab.cli.output import print_json
 
 if TYPE_CHECKING:
-    from vitlab.models.config import ViTConfig
-    from vitlab.models.vit import VisionTransformer
+    from rich.table import Table
+
+    from vitlab.tasks.card import Card
 
 
 def info(
-    path: Annotated[Path, typer.Argument(help="A weight file.")],
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="BUNDLE|RUN|WEIGHTS|NAME", help="Folder, file or fetched weights."),
+    ],
+    file: Annotated[
+        Path | None, typer.Argument(help="Where --markdown writes; without it, it prints.")
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Write the card as Markdown, as hubs show it.")
+    ] = False,
     changes: Changes = None,
     json: Json = False,
 ) -> None:
-    """Show the format of a weight file, its model, preprocessing and labels."""
-    from vitlab import load_weights
+    """Show the model card: labels, preprocessing, accuracy, data, licence, cost and files."""
+    if file is not None and not markdown:
+        raise typer.BadParameter(f"{file} is written with --markdown only")
+    if json and markdown:
+        raise typer.BadParameter("--json and --markdown are two forms of the card; choose one")
+    from vitlab.tasks.card import markdown as as_markdown
+    from vitlab.tasks.card import read_card, write_markdown
 
-    model = load_weights(path, **loading(changes))
+    card = read_card(path, **loading(changes))
     if json:
-        print_json(_facts(model))
+        print_json(card.to_dict())
+    elif not markdown:
+        _show(card)
+    elif file is None:
+        print(as_markdown(card), end="")
     else:
-        print_pairs(_lines(model))
+        write_markdown(card, file)
+        print(f"model card: {file}")
 
 
-def _facts(model: "VisionTransformer") -> dict[str, Any]:
-    source = model.source
-    return {
-        "path": str(source.path),
-        "format": source.format,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "model": to_dict(model.config),
-        "preprocessing": None if source.preprocessing is None else to_dict(source.preprocessing),
-        "labels": None if source.labels is None else list(source.labels),
-        "zero_head": source.zero_head,
-        "assumed": list(source.assumed),
-        "ignored": list(source.ignored),
-    }
+def _show(card: "Card") -> None:
+    """Sections with aligned rows; a terminal wraps the values, a pipe gets them whole."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from vitlab.tasks.card import sections
+
+    console = Console()
+    told = sections(card)
+    width = max(len(name) for section in told for name, _ in section.rows)
+    console.print(Text(card.title, style="bold"), soft_wrap=True)
+    for section in told:
+        console.print(Text(f"\n{section.title}", style="bold cyan"), soft_wrap=True)
+        if console.is_terminal:
+            console.print(_grid(section.rows, width))
+            continue
+        for name, value in section.rows:
+            print(f"  {name:<{width}}  {value}")
 
 
-def _lines(model: "VisionTransformer") -> list[tuple[str, str]]:
-    facts = _facts(model)
-    labels = facts["labels"]
-    prepared = facts["preprocessing"] or {}
-    return [
-        ("path", facts["path"]),
-        ("format", facts["format"]),
-        ("parameters", human(facts["parameters"])),
-        ("model", _unusual(model.config)),
-        ("preprocessing", " ".join(f"{k}={v}" for k, v in prepared.items()) or "unknown"),
-        ("labels", f"{len(labels)}: {_first(labels)}" if labels else "unknown"),
-        ("head", "all zeros: not trained" if facts["zero_head"] else _head(model.config)),
-        *(("assumed", note) for note in facts["assumed"]),
-        *(("left out", name) for name in facts["ignored"]),
-    ]
+def _grid(rows: Iterable[tuple[str, str]], width: int) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
 
-
-def _first(labels: list[str], count: int = 3) -> str:
-    return ", ".join([*labels[:count], *(["..."] if len(labels) > count else [])])
-
-
-def _head(config: "ViTConfig") -> str:
-    return f"{config.classes} classes" if config.classes else "none"
-
-
-def _unusual(config: "ViTConfig") -> str:
-    """The fields without a default, and those that differ from it."""
-    shown = (
-        (field.name, getattr(config, field.name))
-        for field in fields(config)
-        if field.default is MISSING or getattr(config, field.name) != field.default
-    )
-    return " ".join(f"{name}={value}" for name, value in shown)
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, min_width=width + 2)
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        grid.add_row(Text(f"  {name}", style="dim"), Text(value))
+    return grid

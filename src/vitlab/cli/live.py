@@ -28,6 +28,10 @@ class LiveView:
         self._start: tuple[float, int] | None = None
         self._shown = 0.0
 
+    def note(self, line: str) -> None:
+        """Say something before the first step."""
+        self._say(line)
+
     def begin(self, plan: "Plan") -> None:
         """Say what is going to happen."""
         train = plan.train

@@ -13,19 +13,29 @@ from vitlab.cli.convert import convert
 from vitlab.cli.data import data
 from vitlab.cli.demo import demo
 from vitlab.cli.evaluate import evaluate
+from vitlab.cli.features import features
+from vitlab.cli.fewshot import fewshot
 from vitlab.cli.info import info
 from vitlab.cli.models import models
 from vitlab.cli.predict import predict
+from vitlab.cli.pull import pull
+from vitlab.cli.push import push
+from vitlab.cli.similar import similar
 from vitlab.cli.summary import summary
 from vitlab.cli.train import train
+from vitlab.cli.weights import weights
 from vitlab.errors import VitlabError
 
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]}, pretty_exceptions_enable=False
 )
-for command in (models, summary, train, predict, evaluate, info, convert, demo):
+for command in (
+    *(models, summary, train, predict, evaluate, features, similar, fewshot),
+    *(info, convert, push, pull, demo),
+):
     app.command()(command)
 app.add_typer(data, name="data")
+app.add_typer(weights, name="weights")
 
 
 def _show_version(wanted: bool) -> None:

@@ -50,11 +50,11 @@ def models(pattern: Pattern = "", json: Json = False) -> None:
     )
 
 
-def matching(pattern: str, names: Iterable[str]) -> list[str]:
+def matching(pattern: str, names: Iterable[str], *, kind: str = "model") -> list[str]:
     """The names that a glob fits, or that contain a plain word; none is an error."""
     known = list(names)
     glob = pattern if any(sign in pattern for sign in "*?[") else f"*{pattern}*"
     found = [name for name in known if fnmatchcase(name, glob)]
     if not found:
-        raise UnknownName("model", pattern, known)
+        raise UnknownName(kind, pattern, known)
     return found

@@ -19,6 +19,15 @@ def parse_size(text: str) -> Size:
     return height if len(parts) == 1 else (height, width)
 
 
+def parse_batch_size(text: str) -> int | str:
+    """A number of images, or the word that lets one be found."""
+    if text == "auto":
+        return text
+    if not (text.isdecimal() and int(text)):
+        raise typer.BadParameter(f"{text!r} is neither a number of images nor auto")
+    return int(text)
+
+
 def parse_changes(texts: Iterable[str] | None) -> dict[str, str]:
     """Keys and their new values, still as text."""
     changes = {}
@@ -44,6 +53,14 @@ def loading(
 ImageSize = Annotated[
     Any,  # Size | None: Typer knows no unions
     typer.Option(metavar="N|HxW", parser=parse_size, help="Size of the images: 224 or 224x320."),
+]
+ClassLabels = Annotated[
+    str | None,
+    typer.Option(
+        "--labels",
+        metavar="imagenet-1k|FILE",
+        help="Names of the classes, where the model has none: one a line, or a JSON list.",
+    ),
 ]
 Changes = Annotated[
     list[str] | None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def summary(
     model: Annotated[
-        str, typer.Argument(metavar="NAME|PATH", help="A model's name, or a weight file.")
+        str, typer.Argument(metavar="NAME|PATH", help="A model, a weight file, or fetched weights.")
     ],
     image_size: ImageSize = None,
     changes: Changes = None,
@@ -57,8 +57,9 @@ def _build(model: str, image_size: Any, changes: list[str] | None) -> "nn.Module
 def is_path(model: str) -> bool:
     """A bare word is a name first, a path when it exists and no such name does."""
     from vitlab.models.variants import variant, variants
+    from vitlab.weights.table import named
 
-    if "/" in model or os.sep in model:
+    if "/" in model or os.sep in model or named(model):
         return True
     try:
         variant(model)

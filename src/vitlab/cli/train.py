@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from vitlab.cli.live import live_view
-from vitlab.cli.options import Json, parse_changes
+from vitlab.cli.options import Json, parse_batch_size, parse_changes
 from vitlab.cli.output import print_json
 from vitlab.errors import ConfigError, Interrupted
 
@@ -23,7 +23,14 @@ def train(
     minutes: Annotated[
         float | None, typer.Option(help="Budget in minutes; the speed is measured first.")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images of one update.")] = None,
+    batch_size: Annotated[
+        Any,  # int | "auto" | None: Typer knows no unions
+        typer.Option(
+            metavar="N|auto",
+            parser=parse_batch_size,
+            help="Images of one update; auto: the recipe's number, or less if memory is short.",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     changes: Annotated[
         list[str] | None,
@@ -48,7 +55,9 @@ def train(
     if resume and wanted:
         raise ConfigError(f"--resume continues the run as it was decided, without {min(wanted)}")
     with live_view(sys.stderr if json else sys.stdout) as view:
-        watcher = Watcher(begin=lambda plan, files: view.begin(plan), metric=view.metric)
+        watcher = Watcher(
+            begin=lambda plan, files: view.begin(plan), metric=view.metric, note=view.note
+        )
         try:
             run = run_training(
                 recipe,
@@ -77,18 +86,23 @@ def _changes(
     epochs: float | None,
     steps: int | None,
     minutes: float | None,
-    batch_size: int | None,
+    batch_size: Any,
     seed: int | None,
 ) -> dict[str, Any]:
     changes: dict[str, Any] = dict(parse_changes(texts))
-    budgets = {"epochs": epochs, "steps": steps, "minutes": minutes}
-    given = {name: value for name, value in budgets.items() if value is not None}
-    if len(given) > 1:
-        raise ConfigError(f"--{' and --'.join(given)}: a run has one budget")
-    for name, value in given.items():
-        changes |= {"budget": float(value), "budget_in": name}
+    changes |= budget(epochs=epochs, steps=steps, minutes=minutes)
     if batch_size is not None:
         changes["batch_size"] = batch_size
     if seed is not None:
         changes["seed"] = seed
     return changes
+
+
+def budget(**budgets: float | None) -> dict[str, Any]:
+    """The one budget that was given, if any, as changes of a recipe."""
+    given = {name: value for name, value in budgets.items() if value is not None}
+    if len(given) > 1:
+        raise ConfigError(f"--{' and --'.join(given)}: a run has one budget")
+    for name, value in given.items():
+        return {"budget": float(value), "budget_in": name}
+    return {}

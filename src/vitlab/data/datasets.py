@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitlab.data.checksum import check_file
-from vitlab.data.download import SILENT, Progress
+from vitlab.checksum import check_file
 from vitlab.data.home import homes
 from vitlab.data.images import ImageSet
+from vitlab.download import SILENT, Progress
 from vitlab.errors import DataError, UnknownName
 from vitlab.registry import DATASETS
 

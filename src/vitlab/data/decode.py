@@ -19,6 +19,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from vitlab.config import from_dict, to_dict
 from vitlab.data.boxes import crop_box
 from vitlab.errors import InputError
+from vitlab.image_file import LEAST, note_frames, open_image, pixel_limit
 from vitlab.preprocessing import (
     FILTERS,
     MODES,
@@ -39,6 +40,8 @@ UPRIGHT: Mapping[int, Callable[[Pixels], Pixels]] = {
     8: lambda pixels: np.rot90(pixels, 1),
 }
 """What brings stored pixels [H, W, C] upright, by their EXIF orientation."""
+UNREADABLE = "not a readable image ("
+"""What preprocessing puts before a decoder's own words, and a bracket behind."""
 LYING = range(5, 9)
 """Orientations of images that are stored on their side."""
 
@@ -62,13 +65,14 @@ class Decoder:
     def read(self, path: str, seed: int) -> Pixels:
         """The pixels, [C, H, W]; InputError with the reason alone when there are none to read."""
         try:
-            _check_regular(path)
+            check_regular(path)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of Pillow about damage that it can repair
-                with Image.open(path) as image:
+                with open_image(path) as image:
+                    note_frames(image, path)
                     pixels = self._fit(image, seed)
         except Exception as error:  # decoders of damaged files raise nearly anything
-            raise InputError(_reason(error)) from error
+            raise InputError(reason_of(error)) from error
         channels, height, width = self.shape
         return np.ascontiguousarray(pixels.reshape(height, width, channels).transpose(2, 0, 1))
 
@@ -85,7 +89,7 @@ class Decoder:
         channels = self.preprocessing.channels
         if self.area is None:
             return np.asarray(self.preprocessing._fit(read_bands(image, channels)[0]))
-        if not (isinstance(image, JpegImageFile) and _plain(image)):
+        if not (isinstance(image, JpegImageFile) and plain(image)):
             return self._crop(read_bands(image, channels)[0], seed, lying=False)
         orientation = image.getexif().get(ORIENTATION, 1)
         pixels = self._crop(image, seed, lying=orientation in LYING)
@@ -127,7 +131,7 @@ def resized(image: Image.Image, size: tuple[int, int], interpolation: Interpolat
     return np.asarray(image.resize(size[::-1], FILTERS[interpolation]))
 
 
-def _check_regular(path: str) -> None:
+def check_regular(path: str) -> None:
     """Refuse what would block or has no end: pipes, devices, sockets; and folders."""
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
@@ -136,18 +140,20 @@ def _check_regular(path: str) -> None:
         raise InputError("an empty file")
 
 
-def _plain(image: JpegImageFile) -> bool:
+def plain(image: JpegImageFile) -> bool:
     """Whether a JPEG needs none of the general path's conversions, nor its complaints."""
-    limit = Image.MAX_IMAGE_PIXELS
+    limit = pixel_limit()
     pixels = image.height * image.width
-    return image.mode in MODES.values() and pixels > 0 and (limit is None or pixels <= limit)
+    return image.mode in MODES.values() and pixels >= LEAST and (limit is None or pixels <= limit)
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """One line about what is wrong with a file, without its name."""
     if isinstance(error, UnidentifiedImageError):
-        return "not an image of a known format"
+        return str(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split()).removeprefix("image: ")
+    if text.startswith(UNREADABLE):  # the same words whichever way a file was read
+        text = text[len(UNREADABLE) : -1]
     return text or type(error).__name__

@@ -6,7 +6,8 @@ orthogonal, and the same picture at another size, contrast, compression or a pix
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -47,21 +48,45 @@ log = logging.getLogger(__name__)
 
 def duplicate_groups(data: ImageSet) -> Int[Tensor, " N"]:
     """For each image the number of the first one that is the same picture, directly or by links."""
-    groups = np.arange(len(data), dtype=np.int64)
-    exact = same_files(data.paths) if isinstance(data, FileSet) else same_arrays(data.images)
-    for same in exact:
-        unite(groups, np.array(same[:-1]), np.array(same[1:]))
-    if len(data) > NEAR_LIMIT:
-        log.warning("%d images are many: no near duplicates are looked for among them", len(data))
-        return torch.from_numpy(groups)
+    found = compare_files(data.paths)[0] if isinstance(data, FileSet) else _compare_arrays(data)
+    return torch.from_numpy(found)
+
+
+def compare_files(paths: Sequence[Path]) -> tuple[Numbers, dict[int, str]]:
+    """The groups of files, and which of them cannot be read and why."""
+    groups = _united(len(paths), same_files(paths))
+    if _too_many(len(paths)):
+        return groups, {}
     # Of exact duplicates the first stands for all.
     which = np.unique(groups)
-    if isinstance(data, ArraySet):
-        small = array_thumbnails(data.images.numpy()[which])
-    else:
-        readable, small = file_thumbnails([data.paths[i] for i in which])
-        which = which[readable]
-    return torch.from_numpy(join_near(groups, which, describe(small)))
+    small, reasons = file_thumbnails([paths[i] for i in which])
+    bad = {int(which[place]): reason for place, reason in reasons.items()}
+    readable = np.delete(which, list(reasons))
+    broken = {i: bad[first] for i, first in enumerate(groups.tolist()) if first in bad}
+    if len(readable):
+        groups = join_near(groups, readable, describe(small))
+    return groups, broken
+
+
+def _compare_arrays(data: ArraySet) -> Numbers:
+    groups = _united(len(data), same_arrays(data.images))
+    if _too_many(len(data)):
+        return groups
+    which = np.unique(groups)
+    return join_near(groups, which, describe(array_thumbnails(data.images.numpy()[which])))
+
+
+def _united(images: int, exact: Sequence[Sequence[int]]) -> Numbers:
+    groups = np.arange(images, dtype=np.int64)
+    for same in exact:
+        unite(groups, np.array(same[:-1]), np.array(same[1:]))
+    return groups
+
+
+def _too_many(images: int) -> bool:
+    if images > NEAR_LIMIT:
+        log.warning("%d images are many: no near duplicates are looked for among them", images)
+    return images > NEAR_LIMIT
 
 
 def describe(small: Thumbnails) -> Float[np.ndarray, "N D"]:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from vitlab.data.apt import apt_download
 from vitlab.data.archives import deb_data, gunzip, members, readable
 from vitlab.data.datasets import Dataset, DataSource, Mirror, StoredFile
-from vitlab.data.download import Progress, RemoteFile, download
 from vitlab.data.images import ArraySet
+from vitlab.download import Progress, RemoteFile, download
 from vitlab.errors import DataError
 
 NAMES = "T-shirt/top, Trouser, Pullover, Dress, Coat, Sandal, Shirt, Sneaker, Bag, Ankle boot"

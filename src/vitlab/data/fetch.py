@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitlab.data.datasets import Dataset, Mirror
-from vitlab.data.download import SILENT, Progress, sync
 from vitlab.data.home import writable_home
-from vitlab.data.lock import locked
+from vitlab.download import SILENT, Progress, sync
 from vitlab.errors import DataError
+from vitlab.lock import locked
 
 WORKSHOP = ".fetch"
 """The folder in a data home for locks and for what is half fetched."""

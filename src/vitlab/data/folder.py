@@ -1,5 +1,6 @@
 """A folder of images: `train/CLASS/*` with `test/` or `val/`, or class folders that we split."""
 
+import logging
 import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,29 +12,31 @@ import torch
 from vitlab.data.datasets import DataSource
 from vitlab.data.images import FileSet, ImageSet
 from vitlab.data.split import hold_out
+from vitlab.data.survey import surveyed
+from vitlab.data.walk import ENDINGS, SUFFIXES
 from vitlab.errors import DataError, suggest
 from vitlab.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
-ENDINGS = ".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tif .tiff .webp"
-SUFFIXES = frozenset(ENDINGS.split())
 TRAIN = "train"
 TEST = ("test", "val", "valid", "validation")
 """The first of these that is there is the test split."""
 TEST_SHARE = 0.2
 SPLIT_SEED = 0
 
+log = logging.getLogger(__name__)
+
 
 def open_folder(root: Path) -> DataSource:
     """The images of a folder, one class for each of its folders."""
     if not root.is_dir():
         raise DataError(f"{root} is not a folder; valid: a folder of one folder for each class")
-    return _open_splits(root) if _has_splits(root) else _open_classes(root)
+    return _open_splits(root) if has_splits(root) else _open_classes(root)
 
 
-def _has_splits(root: Path) -> bool:
+def has_splits(root: Path) -> bool:
     """`train` is a split where it holds folders, or stands beside nothing but splits."""
-    names = _subfolders(root)
-    return TRAIN in names and (bool(_subfolders(root / TRAIN)) or names <= {TRAIN, *TEST})
+    names = subfolders(root)
+    return TRAIN in names and (bool(subfolders(root / TRAIN)) or names <= {TRAIN, *TEST})
 
 
 def _open_splits(root: Path) -> DataSource:
@@ -41,6 +44,7 @@ def _open_splits(root: Path) -> DataSource:
     test = next((root / name for name in TEST if (root / name).is_dir()), None)
     if test is not None:
         _check_classes(test, class_folders(test, least=1), train)
+        _check_filled(test, train)
 
     def open_test() -> FileSet:
         assert test is not None
@@ -55,7 +59,14 @@ def _open_classes(root: Path) -> DataSource:
 
     @cache
     def split() -> tuple[ImageSet, ImageSet]:
-        return hold_out(read_classes(classes), share=TEST_SHARE, seed=SPLIT_SEED)
+        images = surveyed(read_classes(classes))
+        try:
+            return hold_out(images, share=TEST_SHARE, seed=SPLIT_SEED)
+        except DataError as error:
+            raise DataError(
+                f"{root} is too small to be split by us ({error}); valid: more images, or folders "
+                f"{TRAIN} and {TEST[0]} in it"
+            ) from error
 
     return _source(root, classes, lambda: split()[0], lambda: split()[1])
 
@@ -80,15 +91,15 @@ def _source(
 
 def class_folders(folder: Path, *, least: int = 2) -> dict[str, Path]:
     """The folders in a folder by name, sorted; fewer than `least`, or two alike, is an error."""
-    names = sorted(_subfolders(folder))
+    names = sorted(subfolders(folder))
     if not names:
-        found = "holds files but no folders" if any(_entries(os.fspath(folder))) else "is empty"
+        found = "holds files but no folders" if any(entries(os.fspath(folder))) else "is empty"
         raise DataError(f"{folder} {found}; valid: one folder of images for each class")
     if len(names) < least:
         raise DataError(f"{folder} holds one class, {names[0]!r}; valid: at least {least}")
     known: dict[str, str] = {}
     for name in names:
-        other = known.setdefault(_folded(name), name)
+        other = known.setdefault(folded(name), name)
         if other != name:
             raise DataError(
                 f"{folder} holds the classes {other!r} and {name!r}, which differ only in case or "
@@ -106,14 +117,24 @@ def read_classes(classes: Mapping[str, Path | None]) -> FileSet:
             continue
         found = sorted(image_files(folder))
         if not found:
-            raise DataError(f"{folder} holds no image files; valid endings: {ENDINGS}")
+            raise _without_images(folder)
         paths += map(Path, found)
         labels += [label] * len(found)
     return FileSet(paths=tuple(paths), labels=torch.tensor(labels, dtype=torch.int64))
 
 
 def image_files(folder: Path) -> Iterator[str]:
-    """Files by ending, at any depth; links are followed, each folder once, dead ones are kept."""
+    """The files whose ending is that of an image, at any depth."""
+    return filter(is_named_image, all_files(folder))
+
+
+def is_named_image(path: str) -> bool:
+    """Whether the ending says that this is an image."""
+    return os.path.splitext(path)[1].lower() in SUFFIXES
+
+
+def all_files(folder: Path) -> Iterator[str]:
+    """Files at any depth; links are followed, each folder once, dead ones are kept."""
     seen = set()
     todo = [os.fspath(folder)]
     while todo:
@@ -122,24 +143,30 @@ def image_files(folder: Path) -> Iterator[str]:
         if (status.st_dev, status.st_ino) in seen:
             continue
         seen.add((status.st_dev, status.st_ino))
-        for entry in _entries(place):
-            if entry.is_dir():
+        for entry in entries(place):
+            if _is_folder(entry):
                 todo.append(entry.path)
-            elif os.path.splitext(entry.name)[1].lower() in SUFFIXES and (
-                entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
-            ):
+            elif (entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file():
                 yield entry.path
 
 
-def _subfolders(folder: Path) -> set[str]:
-    return {entry.name for entry in _entries(os.fspath(folder)) if entry.is_dir()}
+def subfolders(folder: Path) -> set[str]:
+    """Names of the folders in a folder."""
+    return {entry.name for entry in entries(os.fspath(folder)) if _is_folder(entry)}
 
 
-def _entries(folder: str) -> Iterator["os.DirEntry[str]"]:
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle
+        return False
+
+
+def entries(folder: str) -> Iterator["os.DirEntry[str]"]:
     """What is in a folder, but for hidden things."""
     try:
-        with os.scandir(folder) as entries:
-            yield from (entry for entry in entries if not entry.name.startswith((".", "__")))
+        with os.scandir(folder) as found:
+            yield from (entry for entry in found if not entry.name.startswith((".", "__")))
     except OSError as error:
         raise DataError(f"{folder}: {error.strerror}") from error
 
@@ -153,5 +180,20 @@ def _check_classes(folder: Path, found: Iterable[str], known: Iterable[str]) -> 
             )
 
 
-def _folded(name: str) -> str:
+def _check_filled(folder: Path, known: Iterable[str]) -> None:
+    """Before a training, not after it: every class of a test split that is there has images."""
+    found = subfolders(folder)
+    for name in sorted(found):
+        if not any(image_files(folder / name)):
+            raise _without_images(folder / name)
+    if missing := sorted(set(known) - found):
+        log.warning("%s has no images of %s: they will not be judged", folder, ", ".join(missing))
+
+
+def _without_images(folder: Path) -> DataError:
+    return DataError(f"{folder} holds no image files; valid endings: {ENDINGS}")
+
+
+def folded(name: str) -> str:
+    """The name as those see it who care for neither case nor accents' encoding."""
     return unicodedata.normalize("NFC", name).casefold()

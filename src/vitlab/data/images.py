@@ -1,6 +1,7 @@
 """Sets of labelled images: in memory, or files on a disk."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -29,11 +30,32 @@ class ArraySet:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Survey:
+    """What was found when every file of a set was looked at once; names are paths in `folder`."""
+
+    folder: str
+    files: int
+    fingerprint: str
+    """Of all the names and sizes."""
+    duplicates: tuple[tuple[str, ...], ...] = ()
+    """Files that show the same picture, group by group."""
+    broken: dict[str, str] = field(default_factory=dict)
+    """Files that cannot be read, with the reason."""
+
+    @property
+    def broken_paths(self) -> Mapping[Path, str]:
+        """The same with whole paths."""
+        return {Path(self.folder, name): reason for name, reason in self.broken.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FileSet:
     """Images of any size, read when they are needed."""
 
     paths: tuple[Path, ...]
     labels: Int[Tensor, " N"]
+    survey: Survey | None = None
+    """Of these files and others, once somebody has looked."""
 
     def __post_init__(self) -> None:
         _check_labels(len(self.paths), self.labels)
@@ -43,9 +65,8 @@ class FileSet:
 
     def subset(self, index: Int[Tensor, " M"]) -> "FileSet":
         """The images of these numbers, in this order."""
-        return FileSet(
-            paths=tuple(self.paths[i] for i in index.tolist()), labels=self.labels[index]
-        )
+        paths = tuple(self.paths[i] for i in index.tolist())
+        return replace(self, paths=paths, labels=self.labels[index])
 
 
 ImageSet = ArraySet | FileSet

@@ -5,9 +5,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from vitlab.data.checksum import check_file
+from vitlab.checksum import check_file
 from vitlab.data.datasets import StoredFile
-from vitlab.data.download import Progress
+from vitlab.download import Progress
 from vitlab.errors import DataError
 
 STALLED = 120.0

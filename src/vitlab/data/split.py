@@ -7,8 +7,9 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab.data.duplicates import duplicate_groups
-from vitlab.data.images import ImageSet
+from vitlab.data.images import FileSet, ImageSet
 from vitlab.data.random import generator
+from vitlab.data.survey import known_groups, surveyed
 from vitlab.errors import DataError
 
 
@@ -18,11 +19,15 @@ def hold_out(
     """What remains and what is held out: each class in proportion, duplicates on one side.
 
     `share` of the images or `count` of them; fewer where a class is nothing but duplicates.
+    Files that cannot be read are on neither side.
     """
+    if isinstance(train, FileSet):
+        train = surveyed(train)
     wanted = _wanted(len(train), share, count)
     labels = train.labels.numpy()
     quotas = class_quotas(np.bincount(labels), wanted)
-    held = _choose(duplicate_groups(train).numpy(), labels, quotas, seed)
+    groups = known_groups(train) if isinstance(train, FileSet) else duplicate_groups(train)
+    held = _choose(groups.numpy(), labels, quotas, seed)
     if not held.any():
         raise DataError(
             f"none of {len(train)} images can be held out: each class is one image and its "

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 import warnings
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
@@ -12,11 +13,13 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from vitlab.data.checksum import file_digest
-from vitlab.data.decode import UPRIGHT
-from vitlab.preprocessing import ORIENTATION
+from vitlab.checksum import file_digest
+from vitlab.data.decode import UPRIGHT, check_regular, plain, reason_of
+from vitlab.image_file import check_pixels, note_frames, open_image
+from vitlab.preprocessing import ORIENTATION, read_bands
 
 SIDE = 16
 """Pixels of a thumbnail's side; arrays that are smaller are compared as they are."""
@@ -53,10 +56,12 @@ def _same(keys: Iterable[Hashable]) -> list[list[int]]:
 
 
 def _size(path: Path) -> int | None:
+    """Of a regular file: a pipe would never end."""
     try:
-        return path.stat().st_size
+        found = path.stat()
     except OSError:
         return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _content(path: Path) -> str | None:
@@ -93,23 +98,34 @@ def _average(grey: NDArray[np.int32], axis: int) -> NDArray[np.int32]:
     return (sums.take(ends, axis=axis) - sums.take(starts, axis=axis)) // counts
 
 
-def file_thumbnails(paths: Sequence[Path]) -> tuple[NDArray[np.int64], Thumbnails]:
-    """Positions of the files that can be read, and grey levels `[N, SIDE, SIDE]` of these."""
+def file_thumbnails(paths: Sequence[Path]) -> tuple[Thumbnails, dict[int, str]]:
+    """Grey levels `[N, SIDE, SIDE]` of the files that can be read; why not, of the others."""
     with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        warnings.simplefilter("ignore")  # what is wrong with a file is said when it is used
+        warnings.simplefilter("ignore")  # of Pillow about damage that it can repair
         found = list(pool.map(_thumbnail, paths))
-    readable = np.array([thumbnail is not None for thumbnail in found], np.bool_)
-    small = [thumbnail for thumbnail in found if thumbnail is not None]
-    return readable.nonzero()[0], np.array(small, np.uint8).reshape(-1, SIDE, SIDE)
+    reasons = {i: reason for i, reason in enumerate(found) if isinstance(reason, str)}
+    small = [thumbnail for thumbnail in found if not isinstance(thumbnail, str)]
+    return np.array(small, np.uint8).reshape(-1, SIDE, SIDE), reasons
 
 
-def _thumbnail(path: Path) -> Thumbnails | None:
+def _thumbnail(path: Path) -> Thumbnails | str:
     try:
-        with Image.open(path) as image:
-            image.draft("L", (2 * SIDE, 2 * SIDE))
-            grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
-            orientation = image.getexif().get(ORIENTATION, 1)
-    except Exception:  # decoders of damaged files raise nearly anything
-        return None
-    pixels = np.asarray(grey)
+        check_regular(os.fspath(path))
+        with open_image(path) as image:
+            note_frames(image, str(path))
+            return thumbnail(image)
+    except Exception as error:  # decoders of damaged files raise nearly anything
+        return reason_of(error)
+
+
+def thumbnail(image: Image.Image) -> Thumbnails:
+    """Grey levels `[SIDE, SIDE]` of an image that was just opened, as it is read for a model."""
+    check_pixels("image", image.height, image.width)  # before a draft makes it smaller
+    orientation = 1
+    if isinstance(image, JpegImageFile) and plain(image):
+        image.draft("L", (2 * SIDE, 2 * SIDE))
+        orientation = image.getexif().get(ORIENTATION, 1)
+    else:
+        image = read_bands(image, 3)[0]
+    pixels = np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX))
     return UPRIGHT[orientation](pixels) if orientation in UPRIGHT else pixels

@@ -1,38 +1,30 @@
 """A model that classifies images: its weights, its preprocessing and its labels together."""
 
+import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from numpy.typing import NDArray
+from jaxtyping import Float, Float32
 from PIL import Image
 from torch import Tensor, nn
 
-from vitlab.errors import InputError, VitlabError
+from vitlab.errors import InputError, VitlabError, WeightsError
+from vitlab.inference.features import image_features
+from vitlab.inference.pictures import Picture, reading
+from vitlab.inference.predictor import Prediction, Predictor
+from vitlab.inference.torch_engine import TorchEngine
+from vitlab.models.readout import Readout
 from vitlab.preprocessing import Preprocessing, Source
-from vitlab.weights.bundle import is_bundle, load_bundle
+from vitlab.weights.bundle import find_bundle, is_bundle, load_bundle
+from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.load import load_weights
 from vitlab.weights.source import WeightSource
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prediction:
-    """What the model says of one image; `error` instead, where the image could not be read."""
-
-    path: str | None
-    label: str | None
-    probability: float | None
-    top: tuple[tuple[str, float], ...]
-    """The likeliest labels with their probabilities."""
-    error: str | None = None
+from vitlab.weights.table import named
 
 
 class Classifier:
@@ -51,62 +43,73 @@ class Classifier:
         """How images are prepared; an error where nothing says it."""
         return self.source.require_preprocessing()
 
+    def features(
+        self,
+        images: Source | Iterable[Source],
+        *,
+        kind: str = "pooled",
+        layer: int | None = None,
+        batch_size: int = 32,
+    ) -> Float32[np.ndarray, "B ..."]:
+        """What images are to the model: `pooled` or `cls` vectors, or grids of `patches`.
+
+        Without `layer`, what comes out of the last LayerNorm; with it, of that block before it.
+        """
+        readout = Readout(self.model, kind=kind, layer=layer)
+        return image_features(readout, self.preprocessing, images, batch_size=batch_size)
+
     def predict(
-        self, images: Source | Iterable[Source], *, top: int = 5, batch_size: int = 8
+        self,
+        images: Picture | Iterable[Picture],
+        *,
+        top: int = 5,
+        batch_size: int | None = None,
     ) -> list[Prediction]:
         """Labels with probabilities, in the order of the images; a broken one does not stop it."""
+        if top < 1:
+            raise InputError(f"top {top} must be at least 1")
+        single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray | io.BytesIO)
+        pictures: Iterable[Picture] = [images] if single else images  # type: ignore[list-item, assignment]
+        with reading():
+            size = 1 if single and batch_size is None else batch_size
+            predictor = self.predictor(batch_size=size)
+            batches = predictor.stream(pictures, top=top)
+            return [prediction for batch in batches for prediction in batch]
+
+    def predictor(self, *, batch_size: int | None = None) -> Predictor:
+        """What streams pictures through the model; None: batches that suit model and machine."""
         self.source.require_head()
-        if top < 1 or batch_size < 1:
-            raise InputError(f"top {top} and batch_size {batch_size} must be at least 1")
-        single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray)
-        sources: Iterable[Source] = [images] if single else images  # type: ignore[list-item, assignment]
-        return [
-            prediction
-            for batch in _batches(sources, batch_size)
-            for prediction in self._predict_batch(batch, top)
-        ]
+        if not self.labels:
+            raise WeightsError(f"{self.source.path.name} has no head; valid: a classifier")
+        if batch_size is not None and batch_size < 1:
+            raise InputError(f"batch_size {batch_size} must be at least 1")
+        engine = TorchEngine(
+            self.model, self.probabilities, self.preprocessing, batch_size=batch_size
+        )
+        return Predictor(engine=engine, preprocessing=self.preprocessing, labels=self.labels)
 
     def probabilities(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         """What the model believes of preprocessed images."""
         with torch.inference_mode():
             return self.model(images).softmax(dim=-1)
 
-    def _predict_batch(self, batch: Sequence[Source], top: int) -> Iterator[Prediction]:
-        prepared = [self._prepare(source) for source in batch]
-        pixels = [result for result in prepared if not isinstance(result, InputError)]
-        answers = iter(self.probabilities(torch.from_numpy(np.stack(pixels)))) if pixels else None
-        for source, result in zip(batch, prepared, strict=True):
-            path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
-            if isinstance(result, InputError) or answers is None:
-                yield Prediction(path=path, label=None, probability=None, top=(), error=str(result))
-            else:
-                yield self._prediction(path, next(answers), top)
 
-    def _prepare(self, source: Source) -> NDArray[np.float32] | InputError:
-        try:
-            return self.preprocessing.apply(source)
-        except InputError as error:
-            return error
+def load(
+    path: str | os.PathLike[str], *, labels: Labels | None = None, **changes: Any
+) -> Classifier:
+    """A classifier from a run, a bundle, a fetched checkpoint, a weight file or its folder.
 
-    def _prediction(self, path: str | None, answer: Tensor, top: int) -> Prediction:
-        values, indices = answer.topk(min(top, len(answer)))
-        best = tuple(
-            (self.labels[index], value)
-            for index, value in zip(indices.tolist(), values.tolist(), strict=True)
-        )
-        return Prediction(path=path, label=best[0][0], probability=best[0][1], top=best)
-
-
-def load(path: str | os.PathLike[str], **changes: Any) -> Classifier:
-    """A classifier from a run, a bundle, a weight file, or a folder that holds one."""
-    folder = Path(path) / "bundle" if (Path(path) / "bundle").is_dir() else Path(path)
+    `labels` names the classes: `imagenet-1k`, a file with one name a line, or the names.
+    """
+    if named(path) is not None:
+        model = load_weights(path, labels=labels, **changes)
+        return Classifier(model, model.source)
+    folder = find_bundle(Path(path))
     if is_bundle(folder) and not changes:
-        return Classifier(*load_bundle(folder))
-    model = load_weights(folder, **changes)
+        bundled, source = load_bundle(folder)
+        if labels is not None:
+            classes: int = cast(Any, bundled).config.classes
+            source = replace(source, labels=read_labels(labels, classes))
+        return Classifier(bundled, source)
+    model = load_weights(folder, labels=labels, **changes)
     return Classifier(model, model.source)
-
-
-def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch

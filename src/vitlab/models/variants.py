@@ -20,7 +20,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 """Table 1 of the paper; Ti and S as in the original's code."""
 
-PLAIN = {"ti": (16,), "s": (16, 32), "b": (8, 16, 32), "l": (16, 32), "h": (14,)}
+PLAIN = {"ti": (16,), "s": (14, 16, 32), "b": (8, 14, 16, 32), "l": (14, 16, 32), "h": (14,)}
 """Patch sizes of each size."""
 
 # The number is the reduction of the image, ResNet and patch together; R+Ti/16 really divides by 32,

@@ -75,6 +75,14 @@ class VisionTransformer(nn.Module):
         x = self.encoder.norm(x)
         return Features(**vars(self._split(x, grid)), pooled=self._pool(x), layers=kept)
 
+    def layer(self, images: Float[Tensor, "B C H W"], number: int) -> LayerTokens:
+        """The output of one block, before the last LayerNorm; none after it is computed."""
+        last = layer_number(number, self.config.depth)
+        x, grid, tables = self._embed(images)
+        for layer in range(last + 1):
+            x = self.encoder.step(x, grid, tables, layer)
+        return self._split(x, grid)
+
     def attention(
         self, images: Float[Tensor, "B C H W"], layers: Iterable[int] | None = None
     ) -> dict[int, Float[Tensor, "B A N N"]]:
@@ -136,12 +144,9 @@ class VisionTransformer(nn.Module):
 
     def _layer_numbers(self, layers: Iterable[int]) -> dict[int, list[int]]:
         """Number of each requested layer, with the numbers it was asked for by (-1 is the last)."""
-        depth = self.config.depth
         numbers: dict[int, list[int]] = {}
         for layer in layers:
-            if not -depth <= layer < depth:
-                raise InputError(f"layer {layer} does not exist; valid: {-depth} to {depth - 1}")
-            numbers.setdefault(layer % depth, []).append(layer)
+            numbers.setdefault(layer_number(layer, self.config.depth), []).append(layer)
         return numbers
 
     def _check(self, images: Tensor) -> None:
@@ -165,6 +170,13 @@ class VisionTransformer(nn.Module):
             self.config.grid_for(found)
         except ConfigError as error:
             raise InputError(str(error).replace("image_size", "images of size")) from None
+
+
+def layer_number(layer: int, depth: int) -> int:
+    """The block that is meant, from 0; negative numbers count from the last."""
+    if not -depth <= layer < depth:
+        raise InputError(f"layer {layer} does not exist; valid: {-depth} to {depth - 1}")
+    return layer % depth
 
 
 def _tokens(config: ViTConfig, count: int, *, std: float) -> nn.Parameter | None:

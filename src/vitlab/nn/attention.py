@@ -12,7 +12,7 @@ from vitlab.nn.init import init_attention, position_table
 from vitlab.nn.pattern import Grid, Pattern, attend_in_groups, pattern_groups, pattern_mask
 from vitlab.nn.pos_embed import Rope, offset_index
 from vitlab.nn.resize import resize_offsets
-from vitlab.runtime import attention_form
+from vitlab.runtime import Use, attention_form
 
 Mask = Bool[Tensor, "*#mask M N"] | Float[Tensor, "*#mask M N"]
 
@@ -32,7 +32,8 @@ def dot_product_attention(
     `scale` is 1 / sqrt(K) unless given.
     """
     tokens = max(q.shape[-2], k.shape[-2])
-    use = "training" if torch.is_grad_enabled() and q.requires_grad else "inference"
+    learning = torch.is_grad_enabled() and q.requires_grad
+    use: Use = "training" if learning else "inference"
     if attention_form(q.device.type, tokens, use) == "fused":
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale

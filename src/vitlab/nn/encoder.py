@@ -6,6 +6,7 @@ from typing import Literal, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from vitlab.nn.drop_path import DropPath
 
@@ -75,6 +76,8 @@ class Encoder(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
+        self.recompute = False
+        """Keep only the input of each block, and compute the rest again in the backward pass."""
 
     def forward(
         self, x: Float[Tensor, "B N D"], grid: Grid, tables: Sequence[Float[Tensor, "N D"]] = ()
@@ -92,7 +95,11 @@ class Encoder(nn.Module):
         layer: int,
     ) -> Float[Tensor, "B N D"]:
         """The output of one block."""
-        return self.blocks[layer](x + tables[layer] if tables else x, grid)
+        block, x = self.blocks[layer], x + tables[layer] if tables else x
+        if self.recompute and torch.is_grad_enabled():
+            # Random states are put back too: dropout leaves out the same numbers again.
+            return checkpoint(block, x, grid, use_reentrant=False)
+        return block(x, grid)
 
     def attention_weights(
         self,

@@ -1,7 +1,7 @@
 """`vitlab evaluate`: a model on a data source, every image once."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -9,17 +9,19 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from vitlab import imagenet
 from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.images import ImageSet
+from vitlab.data.images import FileSet, ImageSet, Survey
 from vitlab.data.loader import batches_for_evaluation
 from vitlab.data.split import hold_out
+from vitlab.data.survey import recalling
 from vitlab.errors import DataError, InputError, UnknownName, WeightsError
 from vitlab.evaluate.calibration import Temperature, fit_temperature
 from vitlab.evaluate.classify import Batches, Evaluation, Outcome, collect
 from vitlab.evaluate.classify import evaluate as judge
 from vitlab.inference.classifier import Classifier, load
 from vitlab.tasks.report import Report, describe_data, describe_model, mistakes_in
-from vitlab.tasks.run_folder import read_plan
+from vitlab.tasks.run_folder import read_plan, read_survey
 from vitlab.tasks.train import best_device
 from vitlab.train.config import TrainConfig
 
@@ -74,9 +76,12 @@ def evaluate(
     job = _Job(
         classifier=classifier, numbers=numbers, tta=tta, batch_size=batch_size, workers=workers
     )
-    images = _open(source, split, Path(model))
+    # Of a run's own files the same ones are held out as then, or none are judged.
+    with recalling(_survey_of(Path(model), data)):
+        images = _open(source, split, Path(model))
+        held_out = _open(source, "validation", Path(model)) if temperature else None
     outcome, broken = job.collect(images, watch)
-    fitted = job.fit(_open(source, "validation", Path(model))) if temperature else None
+    fitted = None if held_out is None else job.fit(held_out)
     return Evaluated(
         model=os.fspath(model),
         classifier=classifier,
@@ -119,6 +124,8 @@ def match_classes(classifier: Classifier, source: DataSource) -> tuple[Tensor, t
 
 
 def _find(label: str, own: Sequence[str], data: str) -> int:
+    if own == imagenet.labels() and label in imagenet.wordnet_ids():
+        return imagenet.wordnet_ids().index(label)
     if own.count(label) != 1:
         known = ", ".join([*own[:5], *(["…"] if len(own) > 5 else [])])
         times = "more than one" if label in own else "no"
@@ -141,7 +148,7 @@ class _Job:
 
     def collect(self, data: ImageSet, watch: Watch | None) -> tuple[Outcome, dict[str, str]]:
         self.classifier.source.require_head()
-        broken: dict[Path, str] = {}
+        broken = dict(_left_out(data))
         answers = self._batches(data, broken, watch)
         outcome = collect(self.classifier.model, answers, tta=self.tta)
         return outcome, {str(path): reason for path, reason in broken.items()}
@@ -182,9 +189,29 @@ def _open(source: DataSource, split: str, model: Path) -> ImageSet:
 
 def _held_out(model: Path) -> tuple[float, int]:
     """Share and seed of the images that the run of this model held out, or the usual ones."""
-    runs = (folder for folder in (model, *model.parents[:2]) if (folder / METRICS).is_file())
-    run = next(runs, None)
+    run = _run_of(model)
     config = TrainConfig() if run is None else read_plan(run).train
     if not config.hold_out:
         raise DataError(f"the run {run} held no images out; valid: a run with hold_out > 0")
     return config.hold_out, config.seed
+
+
+def _survey_of(model: Path, data: str | os.PathLike[str]) -> Survey | None:
+    """What the run of this model found in its files, if these are the data now."""
+    run = _run_of(model)
+    known = None if run is None else read_survey(run)
+    if run is None or known is None:
+        return None
+    return known if read_plan(run).data == os.path.abspath(Path(data).expanduser()) else None
+
+
+def _left_out(data: ImageSet) -> Mapping[Path, str]:
+    """Files that were in no part of a folder that we split, since they cannot be read."""
+    survey = data.survey if isinstance(data, FileSet) else None
+    return {} if survey is None else survey.broken_paths
+
+
+def _run_of(model: Path) -> Path | None:
+    """The folder of the run that a model came of: its own, its bundle's or its file's."""
+    runs = (folder for folder in (model, *model.parents[:2]) if (folder / METRICS).is_file())
+    return next(runs, None)

@@ -1,18 +1,33 @@
-"""The folder of a run: what was decided before step 1, so that resuming decides nothing anew."""
+"""The folder of a run: what was decided before step 1, so that resuming decides nothing anew.
 
+`config.json` is the plan, `survey.json` what was found in the files of images; whoever works in the
+folder holds `.lock`.
+"""
+
+import contextlib
 import json
+import os
+import re
 import shlex
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitlab import __version__
 from vitlab.config import from_dict, to_dict
+from vitlab.data.images import Survey
 from vitlab.errors import ConfigError
 from vitlab.files import write_json
+from vitlab.lock import locked
 from vitlab.train.config import TrainConfig
+
+LOCK, SURVEY = ".lock", "survey.json"
+LEFTOVER = re.compile(r"\..+\.(json|jsonl|html|safetensors)\.[a-z0-9_]{8}")
+"""What `files.replacing` leaves behind when its process is killed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +43,8 @@ class Plan:
     """Updates that the budget was found to buy."""
     command: str
     commit: str | None = None
+    licence: str | None = None
+    """Of the weights to come; None where nobody stated it."""
     version: str = __version__
 
 
@@ -56,8 +73,63 @@ def check_new(run: Path) -> None:
     """Refuse to begin a run where one was begun, or where something else is."""
     if plan_path(run).exists():
         raise ConfigError(f"{run} holds a run; continue it with --resume, or choose another --out")
-    if run.exists() and (not run.is_dir() or any(run.iterdir())):
+    if run.exists() and not run.is_dir():
+        raise ConfigError(f"{run} is a file; choose a folder for --out")
+    if run.exists() and any(not _ours(path) for path in run.iterdir()):
         raise ConfigError(f"{run} is not empty and holds no run; choose another --out")
+    above = next(folder for folder in (run, *run.absolute().parents) if folder.exists())
+    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+        raise ConfigError(f"{run} cannot be made: {above} cannot be written; choose another --out")
+
+
+def _ours(path: Path) -> bool:
+    """Whether a file may lie in a folder in which no run was begun: a run that died early."""
+    return path.name in (LOCK, SURVEY) or bool(LEFTOVER.fullmatch(path.name))
+
+
+@contextmanager
+def working_in(run: Path) -> Iterator[None]:
+    """Keep other processes out of the folder, and clear away what a killed one left behind."""
+    run.mkdir(parents=True, exist_ok=True)
+
+    def refuse() -> None:
+        raise ConfigError(f"{run}: another process is working on this run; let it end, or end it")
+
+    with locked(run / LOCK, refuse):
+        for folder in (run, run / "checkpoints", run / "bundle"):
+            for path in folder.glob(".*"):
+                if LEFTOVER.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
+        yield
+
+
+def read_survey(run: Path) -> Survey | None:
+    """What was found in the files of images when the run began, if somebody looked."""
+    path = run / SURVEY
+    if not path.exists():
+        return None
+    try:
+        return from_dict(Survey, json.loads(path.read_text()))
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{path}: damaged ({error}); remove it to look again") from error
+
+
+def write_survey(run: Path, survey: Survey | None) -> None:
+    """Store what was found, whole or not at all, or that nobody looked."""
+    if survey is None:
+        (run / SURVEY).unlink(missing_ok=True)
+    else:
+        write_json(run / SURVEY, to_dict(survey))
+
+
+def forget_run(run: Path) -> None:
+    """Remove what a run wrote that made no step, and its folder if nothing else is in it."""
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    shutil.rmtree(run / "tensorboard", ignore_errors=True)
+    for path in (run / "metrics.jsonl", run / SURVEY, run / LOCK, plan_path(run)):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        run.rmdir()
 
 
 def exact_command(recipe: str, data: str, out: Path, changes: Mapping[str, Any]) -> str:

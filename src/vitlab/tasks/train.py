@@ -1,5 +1,6 @@
 """`vitlab train`: from a recipe and data to a bundle and a report."""
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,20 +12,23 @@ from torch import nn
 
 from vitlab.config import from_dict, override, to_dict
 from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.images import ImageSet
+from vitlab.data.images import FileSet, ImageSet, Survey
 from vitlab.data.loader import batches_for_evaluation, open_loader
 from vitlab.data.random import seed_for
 from vitlab.data.split import hold_out
-from vitlab.errors import ConfigError
+from vitlab.data.survey import check_share, recalling, surveyed
+from vitlab.errors import ConfigError, DataError, OutOfMemory, WeightsError
 from vitlab.evaluate.calibration import Temperature, fit_temperature
 from vitlab.evaluate.classify import Batches, Evaluation, Evaluator, Outcome, collect
 from vitlab.evaluate.classify import evaluate as judge
+from vitlab.files import write_json
 from vitlab.models.config import pair
 from vitlab.models.flops import cost
 from vitlab.models.registry import configure, create_model
 from vitlab.models.variants import ModelConfig
 from vitlab.preprocessing import Preprocessing
 from vitlab.recipes.registry import recipe as recipe_named
+from vitlab.registry import DATASETS
 from vitlab.runtime import keep_freed_memory
 from vitlab.tasks.report import (
     Compute,
@@ -39,20 +43,37 @@ from vitlab.tasks.run_folder import (
     check_new,
     current_commit,
     exact_command,
+    forget_run,
     read_plan,
+    read_survey,
+    working_in,
     write_plan,
+    write_survey,
+)
+from vitlab.train.batch_size import (
+    advice,
+    check_memory,
+    fitting_batch_size,
+    out_of_memory,
 )
 from vitlab.train.budget import steps_for
 from vitlab.train.checkpoint import load_checkpoint
 from vitlab.train.config import TrainConfig
 from vitlab.train.ema import averaged
+from vitlab.train.events import check_tensorboard
+from vitlab.train.forward import check_compiler
 from vitlab.train.log import Metric
 from vitlab.train.loop import CHOSEN_BY, Evaluate, Loader, RunFiles, fit
+from vitlab.train.memory import is_out_of_memory
 from vitlab.train.optim import optimizer_flops
 from vitlab.train.state import TrainState, new_state
 from vitlab.weights.bundle import save_bundle
 
 EVALUATION_BATCH = 250
+BROKEN = "broken.json"
+"""The images of a run that could not be read, with the reason."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +83,8 @@ class Watcher:
     begin: Callable[[Plan, RunFiles], None] = lambda plan, files: None
     """Called before the first step, with the plan and where the run keeps its files."""
     metric: Callable[[Metric], None] = lambda metric: None
+    note: Callable[[str], None] = lambda line: None
+    """Called with what was found out or takes a while before the first step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,23 +112,36 @@ def train(
     changes: Mapping[str, Any] | None = None,
     resume: bool = False,
     download: bool = False,
+    licence: str | None = None,
     watcher: Watcher | None = None,
 ) -> Run:
     """Train a model, keep the best of it, and write what it is worth to `out`.
 
     `changes` are dotted fields of `TrainConfig`; `model.FIELD` is a field of the model's config.
+    `batch_size` may be "auto": the recipe's, or the largest power of two below it that fits.
+    `licence` is that of the weights to come, such as `CC-BY-4.0`: their model card states it.
     """
-    folder = Path(out)
+    folder, watcher, wanted = Path(out), watcher or Watcher(), dict(changes or {})
+    auto = not resume and wanted.get("batch_size") == "auto"
+    known = None
     if resume:
-        plan = read_plan(folder)
+        if licence is not None:
+            raise ConfigError("a resumed run keeps the licence it was begun with; leave it out")
+        plan, known = read_plan(folder), read_survey(folder)
         source = open_data(plan.data, download=download)
     else:
         check_new(folder)
-        if data is None:
+        if data is None or not os.fspath(data):
             raise ConfigError("no data; pass --data NAME or FOLDER (vitlab data list shows names)")
+        data = os.fspath(data)
         source = open_data(data, download=download)
-        plan = _decide(recipe, os.fspath(data), source, folder, dict(changes or {}))
-    return _Job.prepare(plan, folder, source).run(watcher or Watcher())
+        if data not in DATASETS:  # so that it can be resumed from anywhere
+            data = os.path.abspath(os.path.expanduser(data))
+        given = {key: value for key, value in wanted.items() if not (auto and key == "batch_size")}
+        plan = replace(_decide(recipe, data, source, folder, given), licence=licence)
+    job = _Job.prepare(plan, folder, source, known, watcher, auto=auto)
+    with working_in(folder):
+        return job.run(watcher)
 
 
 def _decide(
@@ -123,7 +159,12 @@ def _decide(
     shape: dict[str, Any] = {"classes": len(source.labels), "channels": source.channels}
     if source.image_size is not None:
         shape["image_size"] = source.image_size
-    model = override(configure(config.model, **shape, **config.changes), of_model)
+    model = override(configure(config.model, **shape | config.changes), of_model)
+    for field in ("classes", "channels"):
+        if getattr(model, field) != shape[field]:
+            raise ConfigError(
+                f"model.{field} {getattr(model, field)}; {source.name} has {shape[field]}"
+            )
     name = recipe if isinstance(recipe, str) else "default"
     return Plan(
         recipe=name,
@@ -148,18 +189,35 @@ class _Job:
     preprocessing: Preprocessing
     state: TrainState
     loader: Loader
+    unreadable: dict[Path, str]
+    """Images that the loader never met, or that were to be judged."""
 
     @classmethod
-    def prepare(cls, plan: Plan, folder: Path, source: DataSource) -> "_Job":
+    def prepare(
+        cls,
+        plan: Plan,
+        folder: Path,
+        source: DataSource,
+        known: Survey | None,
+        watcher: Watcher,
+        *,
+        auto: bool,
+    ) -> "_Job":
         """Open the training images, hold some out, and build model and loader."""
-        config = plan.train
-        images, validation = source.open_train(), None
+        config, device = plan.train, best_device()
+        _check_options(config, device, watcher)
+        images, validation = _open_train(source, config.max_broken, known), None
         if config.hold_out:
-            images, validation = hold_out(images, share=config.hold_out, seed=config.seed)
-        device = best_device()
+            images, validation = _hold_out(images, config)
         keep_freed_memory()
         torch.manual_seed(seed_for(config.seed, "init"))
         model = create_model(model_config(plan)).to(device)
+        if auto:
+            plan = _with_fitting_batches(plan, model, watcher)
+            config = plan.train
+        else:
+            check_memory(model, config)
+        state = new_state(model, config)
         preprocessing = Preprocessing(
             size=pair(cast(Any, model.config).image_size), mean=source.mean, std=source.std
         )
@@ -181,12 +239,14 @@ class _Job:
             train=images,
             validation=validation,
             preprocessing=preprocessing,
-            state=new_state(model, config),
+            state=state,
             loader=loader,
+            unreadable=_left_out(images),
         )
 
     def run(self, watcher: Watcher) -> Run:
         """Train, choose on the held-out images, then look at the test images once."""
+        short = False
         try:
             plan = self._planned()
             watcher.begin(plan, self.files)
@@ -199,21 +259,49 @@ class _Job:
                 files=self.files,
                 watch=watcher.metric,
             )
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            short = True
         finally:
             self.loader.close()
+        if short:
+            # Here and no earlier: while the error lives, its frames hold on to the activations.
+            raise self._out_of_memory()
         weights = self._choose()
         return self._finish(plan, weights)
 
+    def _out_of_memory(self) -> OutOfMemory:
+        """What to do about it; of a run that was just begun nothing stays."""
+        config = self.plan.train
+        if self.state.step:
+            return OutOfMemory(
+                config.batch_size,
+                f"step {self.state.step} was the last to have it, and checkpoints are intact: "
+                f"continue with --resume when other programs take less",
+            )
+        self.state.model.zero_grad(set_to_none=True)
+        if not self.plan.steps:
+            forget_run(self.files.folder)
+        return out_of_memory(self.state.model, config)
+
     def _planned(self) -> Plan:
         """The plan with its number of steps, stored before the first of them."""
+        folder, survey = self.files.folder, self._survey
+        if not self.plan.steps:
+            check_new(folder)  # nobody may have begun one meanwhile
+        write_survey(folder, survey)
         if self.plan.steps:
             return self.plan
         evaluated = 0 if self.validation is None else len(self.validation)
         steps = steps_for(self.plan.train, self.state, self.loader, evaluated=evaluated)
         plan = replace(self.plan, steps=steps)
-        self.files.folder.mkdir(parents=True, exist_ok=True)
-        write_plan(self.files.folder, plan)
+        write_plan(folder, plan)
         return plan
+
+    @property
+    def _survey(self) -> Survey | None:
+        return self.train.survey if isinstance(self.train, FileSet) else None
 
     def _evaluator(self) -> Evaluate | None:
         if self.validation is None:
@@ -231,7 +319,7 @@ class _Job:
             preprocessing=self.preprocessing,
             device=next(self.state.model.parameters()).device,
             workers=self.plan.train.workers,
-            broken=self.loader.broken,
+            broken=self.unreadable,
         )
 
     def _choose(self) -> str:
@@ -242,9 +330,7 @@ class _Job:
                 state.model.load_state_dict(state.ema.state)
             return "raw" if state.ema is None else "ema"
         if state.best_step and state.best_step != state.step:
-            best = new_state(state.model, self.plan.train)
-            load_checkpoint(self.files.best, best)
-            state.ema = best.ema
+            self._take_best()
         if state.ema is None:
             return "raw"
         raw = dict(evaluate(state.model))[CHOSEN_BY]
@@ -255,12 +341,23 @@ class _Job:
         state.model.load_state_dict(state.ema.state)
         return "ema"
 
+    def _take_best(self) -> None:
+        best = new_state(self.state.model, self.plan.train)
+        try:
+            load_checkpoint(self.files.best, best)
+        except WeightsError as error:
+            log.warning("%s; the last weights take the place of the best", error)
+            self.state.best_step = 0
+            return
+        self.state.ema = best.ema
+
     def _finish(self, plan: Plan, weights: str) -> Run:
         model, labels = self.state.model, self.source.labels
         split, images = self._judged_split()
         outcome = collect(model, self._batches(images))
         evaluation = judge(outcome, labels, temperature=self._temperature(model))
         metrics = {
+            f"{split}_images": evaluation.images,
             f"{split}_accuracy": evaluation.accuracy,
             f"{split}_loss": evaluation.loss,
             **({"validation_accuracy": self.state.best} if self.state.best_step else {}),
@@ -272,16 +369,18 @@ class _Job:
             labels=labels,
             metrics=metrics,
             provenance={
+                "model": plan.train.model,
                 "recipe": plan.recipe,
                 "data": plan.data,
                 "seed": plan.train.seed,
                 "commit": plan.commit,
                 "command": plan.command,
                 "weights": weights,
-                "licence": None,
+                "licence": plan.licence,
                 "vitlab": plan.version,
             },
         )
+        write_json(self.files.folder / BROKEN, self._broken())
         report = write_report(
             self.files.folder, self._report(plan, weights, split, images, outcome, evaluation)
         )
@@ -292,6 +391,11 @@ class _Job:
             metrics=metrics,
             report=report,
         )
+
+    def _broken(self) -> dict[str, str]:
+        """Every image that could not be read, with the reason."""
+        found = {**self.unreadable, **self.loader.broken}
+        return {str(path): found[path] for path in sorted(found)}
 
     def _judged_split(self) -> tuple[str, ImageSet]:
         """The test images, opened here for the first time."""
@@ -339,10 +443,72 @@ class _Job:
                 steps=self.state.step,
                 device=str(next(model.parameters()).device),
             ),
-            broken={str(path): why for path, why in self.loader.broken.items()},
+            broken=self._broken(),
             command=plan.command,
             notes=tuple(notes),
         )
+
+
+def _open_train(source: DataSource, max_broken: float, known: Survey | None) -> ImageSet:
+    """The training images that can be read; those of a resumed run must be the same files."""
+    with recalling(known):
+        images = source.open_train()
+        if not isinstance(images, FileSet):
+            return images
+        images = surveyed(images)
+    assert images.survey is not None
+    check_share(images.survey, max_broken)
+    return images
+
+
+def _hold_out(images: ImageSet, config: TrainConfig) -> tuple[ImageSet, ImageSet]:
+    try:
+        return hold_out(images, share=config.hold_out, seed=config.seed)
+    except DataError as error:
+        raise DataError(f"{error}; --set hold_out=0 holds none out") from error
+
+
+def _left_out(images: ImageSet) -> dict[Path, str]:
+    if not isinstance(images, FileSet) or images.survey is None:
+        return {}
+    found = dict(images.survey.broken_paths)
+    if found:
+        path, reason = next(iter(found.items()))
+        log.warning(
+            "%d of %d images cannot be read and take no part; one is %s: %s",
+            len(found),
+            images.survey.files,
+            path,
+            reason,
+        )
+    return found
+
+
+def _check_options(config: TrainConfig, device: torch.device, watcher: Watcher) -> None:
+    """Whether this machine has what the options need."""
+    if config.tensorboard:
+        check_tensorboard()
+    if config.compile:
+        watcher.note("looking for a compiler; the first step will take a while")
+        check_compiler(device)
+
+
+def _with_fitting_batches(plan: Plan, model: nn.Module, watcher: Watcher) -> Plan:
+    """The plan with the recipe's batch size, or the largest power of two below it that fits."""
+    config = plan.train
+    # Not more than the recipe says: its rates were chosen for that.
+    fitting = fitting_batch_size(model, config, largest=config.batch_size)
+    if fitting is None:
+        raise OutOfMemory(1, advice(None))
+    watcher.note(
+        f"batch size {fitting}, the largest up to {config.batch_size} that fits; "
+        f"the learning rates stay the recipe's"
+    )
+    return replace(
+        plan,
+        train=replace(config, batch_size=fitting),
+        command=f"{plan.command} --set batch_size={fitting}",
+    )
 
 
 def model_config(plan: Plan) -> ModelConfig:

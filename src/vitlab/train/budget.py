@@ -8,7 +8,7 @@ from vitlab.train.loop import Loader
 from vitlab.train.state import TrainState, new_state
 from vitlab.train.step import train_step
 
-TRIAL_SECONDS = 6.0
+TRIAL_SECONDS = 10.0
 MARGIN = 0.97
 """Of the minutes; the rest goes to checkpoints and the report."""
 EVALUATION = 0.35

@@ -1,23 +1,27 @@
 """Checkpoints: the whole training state in one safetensors file, written whole or not at all.
 
 Tensors are named `model/…`, `ema/…` and `optimizer/NUMBER/PARAMETER/KEY`; numbers stand in the
-header. What is random about a step follows from the seed and the step, so no generator is saved.
+header, and so does a checksum. What is random about a step follows from the seed and the step, so
+no generator is saved.
 """
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitlab.errors import WeightsError
+from vitlab.errors import ConfigError, WeightsError
 from vitlab.files import replacing
 from vitlab.train.state import TrainState
+from vitlab.weights.container import reading
 from vitlab.weights.files import open_weights
-from vitlab.weights.safetensors import write_safetensors
+from vitlab.weights.safetensors import raw_bytes, write_safetensors
 
 KEY = "vitlab-training"
 NUMBERS = ("step", "best", "best_step", "since_best", "seconds")
@@ -25,11 +29,25 @@ NUMBERS = ("step", "best", "best_step", "since_best", "seconds")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Where the run's other files stood when the checkpoint was written."""
+    """What a run had come to, besides the state, when the checkpoint was written."""
 
-    metrics_bytes: int
-    broken: dict[str, str]
+    settings: Mapping[str, Any]
+    """What the run was decided to be."""
+    metrics: str = ""
+    """The lines of `metrics.jsonl`."""
+    broken: Mapping[str, str] = field(default_factory=dict)
     """Images that could not be read, with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """A checkpoint as it was read, whole and unharmed."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    numbers: dict[str, Any]
+    scaler: dict[str, Any]
+    progress: Progress
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -43,8 +61,10 @@ def save_checkpoint(path: Path, state: TrainState, progress: Progress) -> None:
     header = {
         "numbers": {name: getattr(state, name) for name in NUMBERS},
         "scaler": state.scaler.state_dict(),
-        "metrics_bytes": progress.metrics_bytes,
-        "broken": progress.broken,
+        "settings": dict(progress.settings),
+        "metrics": progress.metrics,
+        "broken": dict(progress.broken),
+        "checksum": _checksum(tensors),
     }
     layout = ((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items())
     with replacing(path) as file:
@@ -52,36 +72,69 @@ def save_checkpoint(path: Path, state: TrainState, progress: Progress) -> None:
 
 
 def load_checkpoint(path: Path, state: TrainState) -> Progress:
-    """Make `state` what it was, and say where the run's files stood."""
+    """Make `state` what it was, and tell what the run had come to."""
+    return restore(state, read_checkpoint(path))
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """A checkpoint's content; WeightsError when any of it is damaged."""
     file = open_weights(path)
     try:
         if KEY not in file.metadata:
             raise WeightsError(f"{path}: not a checkpoint of a run")
-        header = json.loads(file.metadata[KEY])
-        stored = {name: file.read(name) for name in file.shapes}
+        with reading(path):
+            header = json.loads(file.metadata[KEY])
+        tensors = {name: file.read(name) for name in file.shapes}
     finally:
         file.close()
-    _restore(state, stored)
+    if "checksum" not in header:
+        raise ConfigError(f"{path}: written by another version of vitlab, which must resume it")
+    if header["checksum"] != _checksum(tensors):
+        raise WeightsError(f"{path}: damaged (the checksum of its tensors is another)")
+    return Checkpoint(
+        path=path,
+        tensors=tensors,
+        numbers=header["numbers"],
+        scaler=header["scaler"],
+        progress=Progress(
+            settings=header["settings"], metrics=header["metrics"], broken=header["broken"]
+        ),
+    )
+
+
+def restore(state: TrainState, stored: Checkpoint) -> Progress:
+    """Make `state` what it was when the checkpoint was written."""
+    try:
+        _restore(state, stored.tensors)
+    except (RuntimeError, KeyError) as error:
+        raise ConfigError(
+            f"{stored.path}: does not fit the model that config.json describes; was that changed?"
+        ) from error
     for name in NUMBERS:
-        setattr(state, name, header["numbers"][name])
-    if header["scaler"]:
-        state.scaler.load_state_dict(header["scaler"])
-    return Progress(metrics_bytes=header["metrics_bytes"], broken=header["broken"])
+        setattr(state, name, stored.numbers[name])
+    if stored.scaler:
+        state.scaler.load_state_dict(stored.scaler)
+    return stored.progress
 
 
-def latest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint with the most steps, if there is any."""
-    return max(_numbered(folder), default=None)
+def checkpoints(folder: Path) -> list[Path]:
+    """The numbered checkpoints of a folder, the one with the most steps first."""
+    found = {p: re.fullmatch(r"step-(\d{8,})\.safetensors", p.name) for p in folder.iterdir()}
+    steps = {path: int(match[1]) for path, match in found.items() if match}
+    return sorted(steps, key=steps.__getitem__, reverse=True)
 
 
 def prune_checkpoints(folder: Path, keep: int) -> None:
     """Remove all but the last `keep` checkpoints."""
-    for path in sorted(_numbered(folder))[:-keep]:
+    for path in checkpoints(folder)[keep:]:
         path.unlink()
 
 
-def _numbered(folder: Path) -> list[Path]:
-    return [p for p in folder.glob("step-*.safetensors") if re.search(r"step-\d{8}\.", p.name)]
+def _checksum(tensors: Mapping[str, Tensor]) -> int:
+    checksum = 0
+    for tensor in tensors.values():
+        checksum = zlib.crc32(raw_bytes(tensor).data, checksum)
+    return checksum
 
 
 def _tensors(state: TrainState) -> Iterator[tuple[str, Tensor]]:

@@ -91,6 +91,10 @@ class TrainConfig:
     accumulate: int = 1
     """Parts that a batch is computed in."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    recompute_activations: bool = False
+    """Gradient checkpointing: a block's activations are computed twice instead of being kept."""
+    compile: bool = False
+    """Train through `torch.compile`; evaluation and saved weights are those of the plain model."""
     evaluations: int = 10
     """How often the held-out images are looked at in the course of the run."""
     patience: int = 0
@@ -99,6 +103,8 @@ class TrainConfig:
     """Steps between two checkpoints."""
     keep: int = 2
     """Checkpoints kept beside the best."""
+    tensorboard: bool = False
+    """Write the metrics as TensorBoard's event files too."""
     workers: int = 0
     """Processes that decode images from files; 0: the training process itself."""
     max_broken: float = 0.2

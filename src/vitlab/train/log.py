@@ -3,11 +3,15 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import TypedDict
 
 from vitlab.errors import FileError
+from vitlab.files import replacing
+from vitlab.train.events import EventLog
 
 
 class Metric(TypedDict):
@@ -26,16 +30,19 @@ Watch = Callable[[Metric], None]
 
 
 class MetricLog:
-    """Appends metrics to a file; on resuming, what came after the checkpoint is cut off."""
+    """Appends metrics to a file, which begins with what the checkpoint knows, and nothing else."""
 
-    def __init__(self, path: Path, *, keep_bytes: int, watch: Watch) -> None:
+    def __init__(
+        self, path: Path, *, before: str, watch: Watch, events: EventLog | None = None
+    ) -> None:
         self.path = path
         self.watch = watch
-        try:
-            self._file = path.open("a+b")
-            self._file.truncate(keep_bytes)
-        except OSError as error:
-            raise FileError(f"{path}: cannot be written ({error.strerror})") from error
+        self.events = events
+        self._text = [before]
+        with replacing(path) as file:
+            file.write(before.encode())
+        with self._writing():
+            self._file = path.open("ab", buffering=0)
 
     def write(self, *, step: int, epoch: float, split: str, name: str, value: float) -> None:
         """Add one number."""
@@ -47,21 +54,37 @@ class MetricLog:
             "value": value,
             "time": time.time(),
         }
-        try:
-            self._file.write(json.dumps(metric).encode() + b"\n")
-        except OSError as error:
-            raise FileError(f"{self.path}: cannot be written ({error.strerror})") from error
+        line = json.dumps(metric) + "\n"
+        self._text.append(line)
+        with self._writing():
+            _write_all(self._file, line.encode())
+        if self.events is not None:
+            self.events.write(f"{split}/{name}", value, step=step, time=metric["time"])
         self.watch(metric)
 
-    def flush(self) -> int:
-        """Bring everything to the disk and return the length of the file."""
-        try:
-            self._file.flush()
+    def flush(self) -> str:
+        """Bring everything to the disk and return it."""
+        if self.events is not None:
+            self.events.flush()
+        with self._writing():
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise FileError(f"{self.path}: cannot be written ({error.strerror})") from error
-        return self._file.tell()
+        return "".join(self._text)
 
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
+        if self.events is not None:
+            self.events.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise FileError(f"{self.path}: cannot be written ({error.strerror})") from error
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    """A nearly full disk takes a part of a line and refuses the rest."""
+    while data:
+        data = data[file.write(data) :]

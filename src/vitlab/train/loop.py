@@ -4,27 +4,28 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
+from vitlab.config import to_dict
 from vitlab.data.batch import Batch
 from vitlab.data.random import seed_for
 from vitlab.errors import Interrupted
 from vitlab.train.checkpoint import (
     Progress,
     checkpoint_path,
-    latest_checkpoint,
-    load_checkpoint,
     prune_checkpoints,
     save_checkpoint,
 )
 from vitlab.train.config import TrainConfig
 from vitlab.train.ema import averaged
+from vitlab.train.events import EventLog
 from vitlab.train.interrupt import stop_signals
 from vitlab.train.learning import set_learning
 from vitlab.train.log import MetricLog, Watch
+from vitlab.train.resume import resume
 from vitlab.train.schedule import factor
 from vitlab.train.state import TrainState
 from vitlab.train.step import StepStats, train_step
@@ -76,6 +77,25 @@ class RunFiles:
     def metrics(self) -> Path:
         return self.folder / "metrics.jsonl"
 
+    @property
+    def tensorboard(self) -> Path:
+        return self.folder / "tensorboard"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Book:
+    """What goes into a checkpoint besides the state."""
+
+    settings: dict[str, Any]
+    log: MetricLog
+    loader: Loader
+    files: RunFiles
+
+    def save(self, path: Path, state: TrainState) -> None:
+        broken = {str(image): why for image, why in self.loader.broken.items()}
+        progress = Progress(settings=self.settings, metrics=self.log.flush(), broken=broken)
+        save_checkpoint(path, state, progress)
+
 
 def fit(
     config: TrainConfig,
@@ -89,15 +109,14 @@ def fit(
 ) -> None:
     """Train `state` up to `steps` updates, from its latest checkpoint if there is one."""
     files.checkpoints.mkdir(parents=True, exist_ok=True)
-    latest = latest_checkpoint(files.checkpoints)
-    progress = Progress(metrics_bytes=0, broken={})
-    if latest is not None:
-        progress = load_checkpoint(latest, state)
-        loader.broken.update({Path(path): why for path, why in progress.broken.items()})
-    log = MetricLog(files.metrics, keep_bytes=progress.metrics_bytes, watch=watch)
-    evaluation_steps = {
-        round(steps * (i + 1) / config.evaluations) for i in range(config.evaluations)
-    }
+    settings = {**to_dict(config), "steps": steps}
+    progress = resume(files.checkpoints, state, settings)
+    loader.broken.update({Path(path): why for path, why in progress.broken.items()})
+    events = EventLog(files.tensorboard, after_step=state.step) if config.tensorboard else None
+    log = MetricLog(files.metrics, before=progress.metrics, watch=watch, events=events)
+    book = _Book(settings=settings, log=log, loader=loader, files=files)
+    looks = min(config.evaluations, steps)
+    evaluation_steps = {round(steps * (i + 1) / looks) for i in range(looks)}
     try:
         with stop_signals() as stop:
             while state.step < steps and not _out_of_patience(state, config):
@@ -105,11 +124,11 @@ def fit(
                 stats = _update(config, state, loader, steps)
                 _log_training(log, state, stats, loader, steps)
                 if evaluate is not None and state.step in evaluation_steps:
-                    _evaluate(state, evaluate, log, loader, files)
+                    _evaluate(state, evaluate, book)
                 state.seconds += time.monotonic() - begin
-                last = state.step == steps or stop.signal is not None
-                if last or state.step % config.checkpoint_every == 0:
-                    _save(state, log, loader, files)
+                ends = state.step == steps or _out_of_patience(state, config)
+                if ends or stop.signal is not None or state.step % config.checkpoint_every == 0:
+                    book.save(checkpoint_path(files.checkpoints, state.step), state)
                     prune_checkpoints(files.checkpoints, config.keep)
                 if stop.signal is not None:
                     raise Interrupted(stop.signal, state.step, steps)
@@ -143,29 +162,17 @@ def _log_training(
         log.write(step=state.step, epoch=epoch, split="train", name=name, value=value)
 
 
-def _evaluate(
-    state: TrainState, evaluate: Evaluate, log: MetricLog, loader: Loader, files: RunFiles
-) -> None:
+def _evaluate(state: TrainState, evaluate: Evaluate, book: _Book) -> None:
     """Look at the held-out images with the weights that would be kept, and note the best."""
-    epoch = state.step / loader.steps_per_epoch
+    epoch = state.step / book.loader.steps_per_epoch
     with averaged(state.model, state.ema) as model:
         measured = dict(evaluate(model))
     for name, value in measured.items():
-        log.write(step=state.step, epoch=epoch, split="validation", name=name, value=value)
+        book.log.write(step=state.step, epoch=epoch, split="validation", name=name, value=value)
     state.since_best += 1
     if measured[CHOSEN_BY] > state.best:
         state.best, state.best_step, state.since_best = measured[CHOSEN_BY], state.step, 0
-        save_checkpoint(files.best, state, _progress(log, loader))
-
-
-def _save(state: TrainState, log: MetricLog, loader: Loader, files: RunFiles) -> None:
-    save_checkpoint(checkpoint_path(files.checkpoints, state.step), state, _progress(log, loader))
-
-
-def _progress(log: MetricLog, loader: Loader) -> Progress:
-    return Progress(
-        metrics_bytes=log.flush(), broken={str(path): why for path, why in loader.broken.items()}
-    )
+        book.save(book.files.best, state)
 
 
 def _out_of_patience(state: TrainState, config: TrainConfig) -> bool:

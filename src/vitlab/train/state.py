@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from vitlab.train.config import TrainConfig
 from vitlab.train.ema import Ema
+from vitlab.train.forward import Forward, training_forward
 from vitlab.train.optim import build_optimizers
 
 
@@ -16,6 +17,8 @@ class TrainState:
     """Model, optimizers, averaged weights and progress."""
 
     model: nn.Module
+    forward: Forward
+    """The model as training calls it."""
     optimizers: list[Optimizer]
     ema: Ema | None
     scaler: torch.amp.GradScaler
@@ -39,6 +42,7 @@ def new_state(model: nn.Module, config: TrainConfig) -> TrainState:
     optimizers = build_optimizers(model, config.optimizer)
     return TrainState(
         model=model,
+        forward=training_forward(model, config),
         optimizers=optimizers,
         ema=Ema(model, config.ema) if config.ema else None,
         scaler=torch.amp.GradScaler(device.type, enabled=config.precision == "float16"),

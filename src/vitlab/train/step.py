@@ -13,6 +13,7 @@ from vitlab.errors import Diverged
 from vitlab.train.config import TrainConfig
 from vitlab.train.loss import cross_entropy
 from vitlab.train.sam import sharpness_aware
+from vitlab.train.side_by_side import backward_side_by_side, parts_of
 from vitlab.train.state import TrainState
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -33,16 +34,16 @@ def train_step(
     for optimizer, peaks in zip(state.optimizers, state.peak_lrs, strict=True):
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * lr_factor
-    backward: Callable[[], Tensor] = partial(_backward, state, batch, config)
+    gradients: Callable[[], Tensor] = partial(backward, state, batch, config)
     if config.optimizer.sam:
-        backward = sharpness_aware(state.model, backward, config.optimizer.sam)
-    loss = backward()
+        gradients = sharpness_aware(state.model, gradients, config.optimizer.sam)
+    loss = gradients()
     for optimizer in state.optimizers:
         state.scaler.unscale_(optimizer)
     limit = config.optimizer.clip_norm or float("inf")
     grad_norm = clip_grad_norm_(state.model.parameters(), limit)
     if not (loss.isfinite() and (grad_norm.isfinite() or state.scaler.is_enabled())):
-        raise Diverged(state.step, loss.item(), grad_norm.item())
+        raise Diverged(state.step + 1, loss.item(), grad_norm.item(), batch.index.tolist())
     for optimizer in state.optimizers:
         state.scaler.step(optimizer)
         optimizer.zero_grad(set_to_none=True)
@@ -53,8 +54,11 @@ def train_step(
     return StepStats(loss, grad_norm)
 
 
-def _backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
+def backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
     """Gradients of the batch's mean loss, computed in `accumulate` parts."""
+    at_once = parts_of(state.model, batch, config)
+    if at_once > 1:
+        return backward_side_by_side(state.model, batch, at_once, config.label_smoothing)
     total = torch.zeros((), device=batch.images.device)
     parts = config.accumulate
     autocast = torch.autocast(
@@ -62,7 +66,7 @@ def _backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
     )
     for images, targets in zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True):
         with autocast:
-            logits = state.model(images)
+            logits = state.forward(images)
         loss = cross_entropy(logits, targets, config.label_smoothing) / parts
         state.scaler.scale(loss).backward()
         total += loss.detach()

@@ -1,10 +1,12 @@
 """What lies beside the weights: Hugging Face's, timm's or our own config, and preprocessing."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vitlab import imagenet
 from vitlab.config import from_dict
 from vitlab.errors import VitlabError, WeightsError
 from vitlab.models.config import ViTConfig
@@ -20,6 +22,8 @@ GELU = {
 }
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers."""
+TIMM_IMAGENET = r"(^|_)in1k$"
+"""How the tag of weights ends whose head was trained on ImageNet-1k: `augreg_in21k_ft_in1k`."""
 TIMM_POOLS = {"token": "cls", "avg": "mean", "map": "map"}
 
 
@@ -31,6 +35,11 @@ class Beside:
     config: ViTConfig | None = None
     preprocessing: Preprocessing | None = None
     labels: tuple[str, ...] | None = None
+    dataset: str | None = None
+    """Whose classes the head has."""
+    name: str | None = None
+    """What the table of published checkpoints calls the weights."""
+    licence: str | None = None
 
 
 def read_beside(folder: Path) -> Beside:
@@ -55,11 +64,18 @@ def read_beside(folder: Path) -> Beside:
 
 def read_ours(content: Mapping[str, Any]) -> Beside:
     """Our config as bundles and the metadata of our files hold it."""
+    return read_note(content, Beside(config=from_dict(ViTConfig, content["model"])))
+
+
+def read_note(content: Mapping[str, Any], beside: Beside) -> Beside:
+    """What is beside the file, with what the file itself says about its use and origin."""
     preparation, labels = content.get("preprocessing"), content.get("labels")
-    return Beside(
-        config=from_dict(ViTConfig, content["model"]),
-        preprocessing=Preprocessing.from_json(preparation) if preparation else None,
-        labels=tuple(map(str, labels)) if labels else None,
+    return replace(
+        beside,
+        preprocessing=Preprocessing.from_json(preparation) if preparation else beside.preprocessing,
+        labels=tuple(map(str, labels)) if labels else beside.labels,
+        name=content.get("name"),
+        licence=content.get("licence"),
     )
 
 
@@ -163,6 +179,7 @@ def _timm(content: Mapping[str, Any]) -> Beside:
         fields=found,
         preprocessing=_timm_preprocessing(given, size),
         labels=tuple(map(str, labels)) if labels else None,
+        dataset=imagenet.NAME if re.search(TIMM_IMAGENET, str(given.get("tag"))) else None,
     )
 
 

@@ -28,7 +28,7 @@ ARCHITECTURES: dict[str, type[ModelConfig]] = {
     "resnet": ResNetConfig,
     "cnn-tutorial": TutorialCNNConfig,
 }
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, ONNX = "config.json", "model.safetensors", "model.onnx"
 
 
 def save_bundle(
@@ -41,7 +41,11 @@ def save_bundle(
     provenance: Mapping[str, Any],
     task: str = "single-label",
 ) -> None:
-    """Write the model and what goes with it; `config.json` comes last and makes it a bundle."""
+    """Write the model and what goes with it; `config.json` comes last and makes it a bundle.
+
+    `provenance` is anything JSON can say; of its keys, the model card knows `model`, `recipe`,
+    `data`, `seed`, `command`, `commit`, `vitlab`, `weights` (`ema` or `raw`) and `licence`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)
     config: Any = model.config
@@ -69,6 +73,17 @@ def is_bundle(folder: Path) -> bool:
     return path.is_file() and "format_version" in read_json(path)
 
 
+def find_bundle(path: Path) -> Path:
+    """The bundle of a run, or the path itself."""
+    return path / "bundle" if (path / "bundle").is_dir() else path
+
+
+def bundle_files(folder: Path) -> tuple[Path, ...]:
+    """The files that make up a bundle, whatever else lies beside them."""
+    files = (folder / name for name in (CONFIG, WEIGHTS, ONNX))
+    return tuple(file for file in files if file.is_file())
+
+
 def read_bundle_config(folder: Path) -> dict[str, Any]:
     """The content of a bundle's `config.json`."""
     content: dict[str, Any] = read_json(folder / CONFIG)
@@ -86,6 +101,8 @@ def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
     name = content.get("architecture", "vit")
     if name not in ARCHITECTURES:
         raise WeightsError(f"architecture {name!r}; valid: {', '.join(ARCHITECTURES)}")
+    if not isinstance(content.get("model"), dict):
+        raise WeightsError(f"{folder / CONFIG}: no model in it; valid: what `save_bundle` writes")
     with torch.device("meta"):
         model = create_model(from_dict(ARCHITECTURES[name], content["model"]))
     file = open_weights(folder / WEIGHTS)
@@ -96,11 +113,12 @@ def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
     finally:
         file.close()
     model.load_state_dict(state, assign=True)
+    preparation, labels = content.get("preprocessing"), content.get("labels")
     source = WeightSource(
         format="vitlab",
         path=folder,
-        preprocessing=Preprocessing.from_json(content["preprocessing"]),
-        labels=tuple(content["labels"]),
+        preprocessing=Preprocessing.from_json(preparation) if preparation else None,
+        labels=tuple(map(str, labels)) if labels else None,
     )
     return model.eval(), source
 

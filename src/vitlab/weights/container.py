@@ -26,6 +26,10 @@ from vitlab.weights.torch_state import TorchState
 ZIP, PICKLE = b"PK\x03\x04", b"\x80"
 CONFIG_KEY = "vitlab"
 """Where our config is: in the metadata of safetensors, or beside the weights in a `.pth`."""
+NOTE_KEY, NOTE = "vitlab note", b"vitlab "
+"""Preprocessing and labels alone: how the comment of a foreign `.npz` or `.pth` archive begins."""
+NOTE_LIMIT = 0xFFFF
+"""Bytes that the comment of a zip archive may have."""
 
 
 @dataclass(kw_only=True)
@@ -93,7 +97,7 @@ def open_tensors(path: Path) -> TensorFile:
         if start[8:9] == b"{":
             return _open_safetensors(path)
         if start[:1] == PICKLE and len(start) > 1 and start[1] in (2, 3, 4, 5):
-            return _open_torch(path, mmap=False)
+            return _open_torch(path, {}, mmap=False)
         raise WeightsError(f"not a weight file: {_describe(start)}; {KNOWN}")
 
 
@@ -102,12 +106,13 @@ KNOWN = "valid contents: safetensors, .npz, .pth of torch.save"
 
 def _open_zip(path: Path) -> TensorFile:
     with zipfile.ZipFile(path) as archive:
-        members = archive.namelist()
+        members, comment = archive.namelist(), archive.comment
+    note = {NOTE_KEY: comment.removeprefix(NOTE).decode()} if comment.startswith(NOTE) else {}
     if any(name.endswith("data.pkl") for name in members):
-        return _open_torch(path, mmap=True)
+        return _open_torch(path, note, mmap=True)
     if any(name.endswith(".npy") for name in members):
         shapes, load, release = read_npz_header(path)
-        return TensorFile(path=path, shapes=shapes, load=load, release=release)
+        return TensorFile(path=path, shapes=shapes, load=load, metadata=note, release=release)
     raise WeightsError(f"a zip archive without tensors; {KNOWN}")
 
 
@@ -116,13 +121,13 @@ def _open_safetensors(path: Path) -> TensorFile:
     return TensorFile(path=path, shapes=shapes, load=load, metadata=metadata, release=release)
 
 
-def _open_torch(path: Path, *, mmap: bool) -> TensorFile:
+def _open_torch(path: Path, note: dict[str, str], *, mmap: bool) -> TensorFile:
     state = TorchState(path, mmap=mmap)
     return TensorFile(
         path=path,
         shapes=state.shapes,
         load=state.read,
-        metadata=state.strings,
+        metadata=state.strings | note,
         release=state.close,
     )
 

@@ -18,12 +18,16 @@ ARCHITECTURE = ("width", "depth", "heads", "mlp_width", "patch_size", "stem", "r
 
 
 def create_model(
-    config: str | ModelConfig,
+    config: str | ModelConfig | None = None,
     *,
     pretrained: str | os.PathLike[str] | None = None,
     **changes: Any,
 ) -> nn.Module:
-    """A model by name or configuration, with fresh weights or those of a file."""
+    """A model by name or configuration, with fresh weights or those of a file or checkpoint."""
+    if config is None:
+        if pretrained is None:
+            raise WeightsError("create_model needs the name of a model, or pretrained weights")
+        return load_weights(pretrained, **changes)
     if pretrained is None:
         return create_fresh(config, **changes)
     expected = configure(config, **changes)

@@ -3,12 +3,14 @@
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from vitlab import imagenet
 from vitlab.config import from_dict
 from vitlab.errors import ConfigError, WeightsError
 from vitlab.models.config import Size, ViTConfig, pair
@@ -16,17 +18,20 @@ from vitlab.models.vit import VisionTransformer
 from vitlab.nn.resize import ResizeMethod
 from vitlab.preprocessing import Preprocessing
 from vitlab.weights.adapt import adapt, adapt_preprocessing, adapted_config
-from vitlab.weights.beside import Beside, read_beside, read_ours
-from vitlab.weights.container import CONFIG_KEY, TensorFile, naming
+from vitlab.weights.beside import Beside, read_beside, read_note, read_ours
+from vitlab.weights.container import CONFIG_KEY, NOTE_KEY, TensorFile, naming
+from vitlab.weights.fetch import require
 from vitlab.weights.files import open_weights
 from vitlab.weights.formats import recognise
-from vitlab.weights.known import known_preprocessing
+from vitlab.weights.known import known_preparation, prepared
+from vitlab.weights.labels import Labels, known_labels, read_labels
 from vitlab.weights.layout import Inferred, Layout
 from vitlab.weights.native import meta_model, our_shapes
 from vitlab.weights.positions import Resolved
 from vitlab.weights.resolve import check_keywords, check_known, resolve
 from vitlab.weights.rules import check_file, converted, expected_shapes
 from vitlab.weights.source import WeightSource
+from vitlab.weights.table import Checkpoint, named
 
 
 def load_weights(
@@ -34,11 +39,12 @@ def load_weights(
     *,
     format: str | None = None,
     preprocessing: Preprocessing | None = None,
+    labels: Labels | None = None,
     resize: str = "auto",
     stored_image_size: Size | None = None,
     **changes: Any,
 ) -> VisionTransformer:
-    """The model that a weight file or folder holds, in float32 and eval mode.
+    """The model of a weight file, a folder or a fetched checkpoint, in float32 and eval mode.
 
     `changes` are fields of `ViTConfig`: adaptations (`image_size classes channels head`), what the
     tensors leave open (`heads norm_eps gelu pool`), and what they never decide (`dropout` and
@@ -46,10 +52,16 @@ def load_weights(
     """
     check_keywords(changes)
     _check_resize(resize)
-    file = open_weights(Path(path))
+    checkpoint = named(path)
+    if checkpoint is not None:
+        changes = {"image_size": checkpoint.config.image_size} | changes
+    file = open_weights(Path(path) if checkpoint is None else require(checkpoint))
     try:
         with naming(file.path):
-            return _load(file, format, preprocessing, resize, stored_image_size, changes)
+            beside = _known_config(file, checkpoint)
+            if preprocessing is not None:
+                beside = replace(beside, preprocessing=preprocessing)
+            return _load(file, format, beside, labels, resize, stored_image_size, changes)
     finally:
         file.close()
 
@@ -62,13 +74,13 @@ def _check_resize(resize: str) -> None:
 def _load(
     file: TensorFile,
     format: str | None,
-    preprocessing: Preprocessing | None,
+    beside: Beside,
+    labels: Labels | None,
     resize: str,
     stored_image_size: Size | None,
     changes: Mapping[str, Any],
 ) -> VisionTransformer:
     layout = recognise(file.shapes, format)
-    beside = _known_config(file)
     inferred, stored = _stored(layout, file, beside, changes, stored_image_size)
     method = _method(layout, stored.config, beside, resize, changes)
     target = _target(stored.config, changes, method)
@@ -86,18 +98,22 @@ def _load(
             state[name] = kept.contiguous()
         del tensor, kept
     _assign(model, state)
-    model.source = _source(file, layout, inferred, stored, beside, preprocessing, model)
+    model.source = _source(file, layout, inferred, stored, beside, labels, model)
     return model.eval()
 
 
-def _known_config(file: TensorFile) -> Beside:
-    """Our config inside the file, else what lies beside it."""
-    if CONFIG_KEY in file.metadata:
-        try:
-            return read_ours(json.loads(file.metadata[CONFIG_KEY]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise WeightsError(f"damaged vitlab config in the file: {error}") from error
-    return read_beside(file.path.parent)
+def _known_config(file: TensorFile, checkpoint: Checkpoint | None) -> Beside:
+    """What the table says, else our config inside the file, else what lies beside it."""
+    if checkpoint is not None:
+        return checkpoint.beside
+    config, note = (file.metadata.get(key) for key in (CONFIG_KEY, NOTE_KEY))
+    beside = Beside() if config else read_beside(file.path.parent)
+    try:
+        if config:
+            return read_ours(json.loads(config))
+        return read_note(json.loads(note), beside) if note else beside
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"damaged vitlab config in the file: {error}") from error
 
 
 def _stored(
@@ -175,25 +191,46 @@ def _source(
     inferred: Inferred,
     stored: Resolved,
     beside: Beside,
-    preprocessing: Preprocessing | None,
+    labels: Labels | None,
     model: VisionTransformer,
 ) -> WeightSource:
     config, size = model.config, pair(model.config.image_size)
-    found = preprocessing or beside.preprocessing
-    if found is None:
-        stored_size = pair(stored.config.image_size)
-        found = known_preprocessing(file.path.name, layout.name, stored_size)
-    labels = beside.labels
+    beside = _by_name(file, layout, stored.config, beside)
     return WeightSource(
         format=layout.name,
         path=file.path,
-        preprocessing=adapt_preprocessing(found, size, config.channels),
-        labels=labels if labels and len(labels) == config.classes else None,
+        preprocessing=adapt_preprocessing(beside.preprocessing, size, config.channels),
+        labels=_labels(labels, beside, stored.config.classes, config.classes),
+        name=beside.name,
+        licence=beside.licence,
         zero_head=_is_zero(model),
         assumed=stored.assumed,
         ignored=inferred.ignored,
         dialect=inferred.dialect,
     )
+
+
+def _by_name(file: TensorFile, layout: Layout, stored: ViTConfig, beside: Beside) -> Beside:
+    """What is known, completed by what the name of a published file tells."""
+    preparation = known_preparation(file.path.name, layout.name)
+    if preparation is None:
+        return beside
+    return replace(
+        beside,
+        preprocessing=beside.preprocessing or prepared(preparation, pair(stored.image_size)),
+        dataset=beside.dataset or imagenet.NAME,
+    )
+
+
+def _labels(
+    given: Labels | None, beside: Beside, stored_classes: int, classes: int
+) -> tuple[str, ...] | None:
+    """The user's names, else those beside the file, else those of the head's dataset."""
+    if given is not None:
+        return read_labels(given, classes)
+    if beside.labels and len(beside.labels) == classes:
+        return beside.labels
+    return known_labels(beside.dataset, classes) if stored_classes == classes else None
 
 
 def _is_zero(model: VisionTransformer) -> bool:

@@ -68,9 +68,10 @@ def _tensor(array: NDArray[np.generic], name: str) -> Tensor:
     return torch.from_numpy(array).reshape(array.shape)
 
 
-def write_npz(file: BinaryIO, tensors: Iterable[tuple[str, Tensor]]) -> None:
+def write_npz(file: BinaryIO, tensors: Iterable[tuple[str, Tensor]], comment: bytes) -> None:
     """Each array as it comes, uncompressed as `numpy.savez` does it."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        archive.comment = comment
         for name, tensor in tensors:
             tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
             array = np.ascontiguousarray(tensor.detach().cpu().numpy())

@@ -2,9 +2,10 @@
 
 import json
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, BinaryIO, cast
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from vitlab.config import to_dict
 from vitlab.errors import WeightsError
 from vitlab.files import replacing, write_json
 from vitlab.models.vit import VisionTransformer
-from vitlab.weights.container import CONFIG_KEY
+from vitlab.weights.container import CONFIG_KEY, NOTE, NOTE_LIMIT
 from vitlab.weights.formats import layout_named
 from vitlab.weights.hub_config import huggingface_config, huggingface_processor
 from vitlab.weights.npz import write_npz
@@ -38,8 +39,9 @@ def save_weights(
 ) -> None:
     """Write the model's weights; the suffix chooses the container.
 
-    Every safetensors file carries our config in its metadata, so that what a format cannot say
-    is not lost between two of our own calls.
+    Every safetensors file carries our config in its metadata, and the zip archives `.npz` and
+    `.pth` carry preprocessing and labels in their comment, which no other reader looks at: what
+    a format cannot say is not lost between two of our own calls.
     """
     layout = layout_named(format)
     target = Path(path)
@@ -79,7 +81,7 @@ def _save_file(
 ) -> None:
     with replacing(path) as file:
         if suffix == ".npz":
-            write_npz(file, _theirs(rules, state))
+            write_npz(file, _theirs(rules, state), note(model))
         elif suffix == ".safetensors":
             metadata = {"format": "pt", CONFIG_KEY: describe(model)}
             write_safetensors(file, _layout(rules, state), _theirs(rules, state), metadata)
@@ -88,6 +90,8 @@ def _save_file(
             torch.save(
                 {CONFIG_KEY: describe(model), "model": tensors} if wrapped else tensors, file
             )
+            if not wrapped:
+                _append_comment(file, note(model))
 
 
 def _layout(
@@ -115,17 +119,37 @@ def _theirs(rules: list[Rule], state: dict[str, Tensor]) -> Iterator[tuple[str, 
             yield name, tensor.cpu().contiguous()
 
 
+def _append_comment(file: BinaryIO, comment: bytes) -> None:
+    """Put a comment at the end of a zip archive that has none: its length is the last field."""
+    file.seek(-2, os.SEEK_END)
+    file.write(struct.pack("<H", len(comment)) + comment)
+
+
 def describe(model: VisionTransformer) -> str:
     """Config, preprocessing and labels as JSON, as a bundle's config.json has them."""
+    content = {"format_version": FORMAT_VERSION, "model": to_dict(model.config)}
+    return json.dumps(content | _use(model))
+
+
+def note(model: VisionTransformer) -> bytes:
+    """Preprocessing and labels for the comment of an archive; labels that do not fit stay out."""
+    use = _use(model)
+    if not any(use.values()):
+        return b""
+    whole = NOTE + json.dumps(use).encode()
+    return whole if len(whole) <= NOTE_LIMIT else NOTE + json.dumps(use | {"labels": None}).encode()
+
+
+def _use(model: VisionTransformer) -> dict[str, Any]:
+    """What else goes with the weights: preprocessing, labels, origin; None where unknown."""
     source = cast(WeightSource | None, model.source)
     preparation = source.preprocessing if source else None
-    content = {
-        "format_version": FORMAT_VERSION,
-        "model": to_dict(model.config),
+    return {
         "preprocessing": preparation.to_json() if preparation else None,
         "labels": list(source.labels) if source and source.labels else None,
+        "name": source.name if source else None,
+        "licence": source.licence if source else None,
     }
-    return json.dumps(content)
 
 
 def _save_folder(

@@ -15,6 +15,9 @@ class WeightSource:
     path: Path
     preprocessing: Preprocessing | None = None
     labels: tuple[str, ...] | None = None
+    name: str | None = None
+    """What the table of published checkpoints calls these weights."""
+    licence: str | None = None
     zero_head: bool = False
     """Every number of the head is zero: it has not been trained."""
     assumed: tuple[str, ...] = ()

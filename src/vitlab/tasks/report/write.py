@@ -24,7 +24,7 @@ def write_report(run: Path, report: Report) -> Path:
 def write_page(path: Path, report: Report) -> Path:
     """Write the page to a file of any name, whole or not at all."""
     with replacing(path) as file:
-        file.write(render(report).encode())
+        file.write(render(report).encode(errors="replace"))
     return path
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from data.server import Served
 from data.told import Told
-from vitlab.data import download as module
-from vitlab.data.download import RemoteFile, download
+from vitlab import download as module
+from vitlab.download import RemoteFile, download
 from vitlab.errors import DataError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 CONTENT = bytes(range(251)) * 20_011
 
 
@@ -191,7 +191,7 @@ def test_killed_in_the_middle_it_resumes(
 
     served.hold = hold
     code = (
-        "import sys; from pathlib import Path; from vitlab.data.download import *;"
+        "import sys; from pathlib import Path; from vitlab.download import *;"
         "download(RemoteFile(url=sys.argv[1], size=int(sys.argv[2]), checksum=sys.argv[3]),"
         " Path(sys.argv[4]))"
     )
@@ -212,3 +212,62 @@ def test_killed_in_the_middle_it_resumes(
     assert os.listdir(tmp_path) == ["file.bin.part"]
     assert download(remote, tmp_path).read_bytes() == CONTENT
     assert served.asked[-1][1] == f"bytes={held}-"
+
+
+def unknown(served: Served) -> RemoteFile:
+    """A file of which nothing is published but its address."""
+    served.files["some/file.bin"] = CONTENT
+    return RemoteFile(url=served.address + "some/file.bin", size=None, checksum=None)
+
+
+def test_a_file_of_unknown_size_arrives_whole(served: Served, tmp_path: Path) -> None:
+    told = Told()
+    assert download(unknown(served), tmp_path, told).read_bytes() == CONTENT
+    assert told.steps[-1] == ("file.bin", len(CONTENT), len(CONTENT))
+    assert os.listdir(tmp_path) == ["file.bin"]
+
+
+def test_without_a_checksum_the_same_edition_is_resumed(served: Served, tmp_path: Path) -> None:
+    served.tag, served.cut = '"one"', [10_007]
+    assert download(unknown(served), tmp_path).read_bytes() == CONTENT
+    assert [asked for _, asked in served.asked] == [None, "bytes=10007-"]
+    assert os.listdir(tmp_path) == ["file.bin"]
+
+
+def test_without_a_checksum_another_edition_is_never_mixed_in(
+    served: Served, tmp_path: Path
+) -> None:
+    remote = unknown(served)
+    served.tag, served.cut = '"one"', [10_007] * 9
+    with pytest.raises(DataError, match="ended after 10007"):
+        download(remote, tmp_path)
+    served.tag, served.cut = '"two"', []
+    served.files["some/file.bin"] = CONTENT[::-1]
+    assert download(remote, tmp_path).read_bytes() == CONTENT[::-1]
+
+
+@pytest.mark.parametrize("tag", [None, 'W/"one"'])
+def test_without_a_checksum_and_a_strong_tag_all_is_sent_again(
+    served: Served, tmp_path: Path, tag: str | None
+) -> None:
+    served.tag, served.cut = tag, [10_007]
+    assert download(unknown(served), tmp_path).read_bytes() == CONTENT
+    assert [asked for _, asked in served.asked] == [None, None]
+
+
+def test_a_file_of_unknown_length_is_refused(served: Served, tmp_path: Path) -> None:
+    served.announce = False
+    with pytest.raises(DataError, match=r"does not say how long file\.bin is"):
+        download(unknown(served), tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_beginning_of_a_checksum_is_checked(served: Served, tmp_path: Path) -> None:
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    url = unknown(served).url
+    good = RemoteFile(url=url, size=None, checksum=f"sha256:{digest[:8]}")
+    assert download(good, tmp_path).read_bytes() == CONTENT
+    for wrong in (digest[1:9], ""):
+        with pytest.raises(DataError, match="has sha256"):
+            download(RemoteFile(url=url, size=None, checksum=f"sha256:{wrong}"), tmp_path)
+        assert os.listdir(tmp_path) == []

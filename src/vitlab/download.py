@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn, Protocol, runtime_checkable
 
-from vitlab.data.checksum import BLOCK, check_file
+from vitlab.checksum import BLOCK, check_file
 from vitlab.errors import DataError
 
 TIMEOUT = 20.0
@@ -48,12 +48,13 @@ SILENT = Silent()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteFile:
-    """A file on a server, known exactly before it is fetched."""
+    """A file on a server, and what is known of it before it is fetched."""
 
     url: str
-    size: int
-    """Bytes; a server that announces or sends another number is not believed."""
-    checksum: str
+    size: int | None
+    """Bytes; a server that announces another number is not believed. None: what it announces."""
+    checksum: str | None
+    """`md5:…` or `sha256:…`, or how it begins; None where nobody published one."""
 
     def __post_init__(self) -> None:
         if urllib.parse.urlsplit(self.url).scheme not in ("http", "https"):
@@ -96,6 +97,7 @@ def download(remote: RemoteFile, folder: Path, progress: Progress = SILENT) -> P
         return download(remote, folder, progress)
     sync(part)
     part.replace(target)
+    _tag_of(part).unlink(missing_ok=True)
     return target
 
 
@@ -110,10 +112,15 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _held(part: Path, size: int) -> int:
+def _tag_of(part: Path) -> Path:
+    """The file that remembers which edition of the remote file a part is of."""
+    return part.with_suffix(".tag")
+
+
+def _held(part: Path, size: int | None) -> int:
     """How many bytes an earlier try left; more than the file has are worth nothing."""
     held = part.stat().st_size if part.exists() else 0
-    if held > size:
+    if size is not None and held > size:
         part.unlink()
         return 0
     return held
@@ -127,6 +134,7 @@ def _receive_all(remote: RemoteFile, part: Path, progress: Progress) -> None:
             return
         try:
             _receive(remote, part, progress)
+            return
         except _Interrupted as interruption:
             stuck = attempt > 0 and _held(part, remote.size) <= held
             if stuck or attempt == ATTEMPTS - 1:
@@ -141,25 +149,37 @@ def _receive(remote: RemoteFile, part: Path, progress: Progress) -> None:
     held = _held(part, remote.size)
     headers = {"User-Agent": "vitlab", "Accept-Encoding": "identity"}
     if held:
-        headers["Range"] = f"bytes={held}-"
+        headers |= _resuming(remote, part, held)
     try:
         with urllib.request.urlopen(
             urllib.request.Request(remote.url, headers=headers), timeout=TIMEOUT
         ) as response:
             start = _first_byte(response, held)
             _check_length(response, remote, start)
+            size = _size(response, remote, start)
+            if remote.checksum is None:
+                _tag_of(part).write_text(response.headers.get("ETag", ""))
             with part.open("r+b" if start else "wb") as file:
                 file.seek(start)
                 file.truncate()
-                _copy(response, file, remote, progress)
+                _copy(response, file, remote.name, size, progress)
     except urllib.error.HTTPError as error:
         _judge(error, part)
     except urllib.error.URLError as error:
         raise DataError(f"not reached ({error.reason})") from error
     except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
         raise _Interrupted(str(error) or type(error).__name__) from error
-    if part.stat().st_size < remote.size:
-        raise _Interrupted(f"ended after {part.stat().st_size} of {remote.size} bytes")
+    if part.stat().st_size < size:
+        raise _Interrupted(f"ended after {part.stat().st_size} of {size} bytes")
+
+
+def _resuming(remote: RemoteFile, part: Path, held: int) -> dict[str, str]:
+    """Headers that ask for the rest; without a checksum, only of the very edition begun."""
+    wanted = {"Range": f"bytes={held}-"}
+    if remote.checksum is not None:
+        return wanted
+    tag = _tag_of(part).read_text() if _tag_of(part).exists() else ""
+    return wanted | {"If-Range": tag} if tag.startswith('"') else {}
 
 
 def _judge(error: urllib.error.HTTPError, part: Path) -> NoReturn:
@@ -184,15 +204,30 @@ def _first_byte(response: http.client.HTTPResponse, held: int) -> int:
 
 
 def _check_length(response: http.client.HTTPResponse, remote: RemoteFile, start: int) -> None:
-    length = response.headers.get("Content-Length")
-    if length is not None and length.isdecimal() and int(length) != remote.size - start:
-        raise DataError(f"announces {int(length) + start} bytes instead of {remote.size}")
+    length = _length(response)
+    if length is not None and remote.size is not None and length != remote.size - start:
+        raise DataError(f"announces {length + start} bytes instead of {remote.size}")
+
+
+def _length(response: http.client.HTTPResponse) -> int | None:
+    length = response.headers.get("Content-Length", "")
+    return int(length) if length.isdecimal() else None
+
+
+def _size(response: http.client.HTTPResponse, remote: RemoteFile, start: int) -> int:
+    """How long the whole file is: without knowing that, nobody notices a missing end."""
+    if remote.size is not None:
+        return remote.size
+    length = _length(response)
+    if length is None:
+        raise DataError(f"does not say how long {remote.name} is")
+    return start + length
 
 
 def _copy(
-    response: http.client.HTTPResponse, file: BinaryIO, remote: RemoteFile, progress: Progress
+    response: http.client.HTTPResponse, file: BinaryIO, name: str, size: int, progress: Progress
 ) -> None:
-    progress.advance(remote.name, file.tell(), remote.size)
+    progress.advance(name, file.tell(), size)
     while True:
         try:
             block = response.read(BLOCK)
@@ -202,7 +237,7 @@ def _copy(
             ) from error
         if not block:
             return
-        if file.tell() + len(block) > remote.size:
-            raise DataError(f"sends more than the {remote.size} bytes of {remote.name}")
+        if file.tell() + len(block) > size:
+            raise DataError(f"sends more than the {size} bytes of {name}")
         file.write(block)
-        progress.advance(remote.name, file.tell(), remote.size)
+        progress.advance(name, file.tell(), size)

@@ -1,0 +1,102 @@
+"""`vitlab fewshot`: what a frozen model's features are worth with a few images a class."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vitlab.cli.features import BatchSize, Download, Layer, Workers
+from vitlab.cli.options import Json
+from vitlab.cli.output import print_json, print_table
+from vitlab.cli.steps import steps
+
+if TYPE_CHECKING:
+    from vitlab.evaluate.fewshot import Score
+    from vitlab.tasks.fewshot import FewShot
+
+
+def parse_numbers(text: str) -> tuple[int, ...]:
+    """Numbers from `1,5,10`."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise typer.BadParameter(f"{text!r} is not a list of numbers from 1, such as 1,5,10")
+    return tuple(map(int, parts))
+
+
+def fewshot(
+    model: Annotated[str, typer.Argument(help="A run, a bundle or a weight file.")],
+    data: Annotated[str, typer.Option(help="A dataset's name, or a folder of images.")],
+    shots: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Training images of each class.")
+    ] = "1,5,10",
+    draws: Annotated[int, typer.Option(min=1, help="Times that they are drawn.")] = 5,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Of least-squares, knn and logistic; without: all."),
+    ] = None,
+    kind: Annotated[
+        str, typer.Option(help="pooled (what the head reads) or cls (class token).")
+    ] = "pooled",
+    layer: Layer = None,
+    batch_size: BatchSize = 64,
+    workers: Workers = 0,
+    download: Download = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Write accuracy against shots.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Fit small classifiers to frozen features of a few images, and test them on all others."""
+    from vitlab.tasks.fewshot import fewshot as run
+    from vitlab.tasks.fewshot_plot import check_plot, write_plot
+
+    if plot is not None:
+        check_plot(plot)
+    with steps() as watch:
+        found = run(
+            model,
+            data,
+            shots=parse_numbers(shots),
+            draws=draws,
+            seed=seed,
+            methods=None if methods is None else [name.strip() for name in methods.split(",")],
+            kind=kind,
+            layer=layer,
+            batch_size=batch_size,
+            workers=workers,
+            download=download,
+            watch=watch,
+        )
+    if plot is not None:
+        write_plot(found, plot)
+    if json:
+        print_json(found.to_dict())
+        return
+    _print(found)
+    if plot is not None:
+        print(f"\nplot: {plot}")
+
+
+def _print(found: "FewShot") -> None:
+    print(
+        f"{found.data}: {found.test_images:,} test images of {found.classes} classes, "
+        f"mean of {found.draws} draw{'s' * (found.draws > 1)}"
+        + (" with its 95% interval" if found.draws > 1 else "")
+    )
+    shots = sorted({score.shots for score in found.scores})
+    methods = list(dict.fromkeys(score.method for score in found.scores))
+    cells = {(score.method, score.shots): _cell(score) for score in found.scores}
+    print_table(
+        ("method", *(f"{count} shot{'s' * (count > 1)}" for count in shots)),
+        ((method, *(cells[method, count] for count in shots)) for method in methods),
+    )
+    if found.broken:
+        print(f"{len(found.broken):,} images cannot be read and were left out; --json has them")
+
+
+def _cell(score: "Score") -> str:
+    if score.interval is None:
+        return f"{score.mean:.1%}"
+    low, high = score.interval
+    return f"{score.mean:.1%} ({low:.1%} to {high:.1%})"

@@ -1,0 +1,52 @@
+"""`vitlab similar`: the images most like one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vitlab.cli.options import Json
+from vitlab.cli.output import print_json, print_table
+from vitlab.cli.steps import steps
+from vitlab.config import to_dict
+
+
+def similar(
+    features: Annotated[
+        Path, typer.Argument(metavar="FEATURES", help="What `vitlab features` wrote.")
+    ],
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image file.")],
+    top: Annotated[int, typer.Option(min=1, help="Images to show.")] = 10,
+    model: Annotated[
+        str | None, typer.Option(help="Where the model lies now, if it has moved.")
+    ] = None,
+    contact_sheet: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Write a picture of them.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Find the images whose features point most nearly the same way (cosine)."""
+    from vitlab.tasks.similar import check_sheet, write_sheet
+    from vitlab.tasks.similar import similar as search
+
+    if contact_sheet is not None:
+        check_sheet(contact_sheet)
+    with steps() as watch:
+        found = search(features, image, top=top, model=model, watch=watch)
+    if contact_sheet is not None:
+        write_sheet(found, contact_sheet)
+    if json:
+        print_json(
+            {
+                "image": found.image,
+                "searched": found.searched,
+                "matches": [to_dict(match) for match in found.matches],
+            }
+        )
+        return
+    print_table(
+        ("image", "label", "similarity"),
+        ((m.path, m.label or "-", f"{m.similarity:.4f}") for m in found.matches),
+    )
+    if contact_sheet is not None:
+        print(f"\ncontact sheet: {contact_sheet}")

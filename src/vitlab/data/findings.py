@@ -1,0 +1,183 @@
+"""What can be wrong with a folder of images, and what each of it means, in plain words."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """One thing that can be found."""
+
+    noun: str
+    """What is counted, in the singular."""
+    advice: str
+    """What follows the count and the noun; braces are filled in."""
+    plural: str = ""
+    serious: bool = False
+    """Whether it hurts training, or what is believed of the result."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """One case: a file, or several that belong together."""
+
+    paths: tuple[str, ...]
+    """Below the checked folder."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """Something found, with every case of it."""
+
+    name: str
+    serious: bool
+    count: int
+    noun: str
+    advice: str
+    items: tuple[Item, ...]
+
+    @property
+    def line(self) -> str:
+        """The finding as a sentence."""
+        return f"{self.count:,} {self.noun} {self.advice}"
+
+
+def finding(
+    name: str, items: Iterable[Item], *, count: int | None = None, **values: object
+) -> list[Finding]:
+    """The finding of a kind, or none where there are no cases."""
+    kind, found = KINDS[name], tuple(items)
+    if not found:
+        return []
+    number = len(found) if count is None else count
+    return [
+        Finding(
+            name=name,
+            serious=kind.serious,
+            count=number,
+            noun=kind.noun if number == 1 else kind.plural or f"{kind.noun}s",
+            advice=kind.advice.format(**values),
+            items=found,
+        )
+    ]
+
+
+KINDS = {
+    "no_classes": Kind(
+        noun="folder",
+        advice="without class folders: training needs one folder of images for each class",
+        serious=True,
+    ),
+    "one_class": Kind(
+        noun="folder",
+        advice="with a single class: there is nothing to tell apart; training needs two",
+        serious=True,
+    ),
+    "case_classes": Kind(
+        noun="group",
+        advice="of classes whose names differ only in case or accents' encoding: "
+        "training refuses them; rename or merge",
+        serious=True,
+    ),
+    "untrained_classes": Kind(
+        noun="class",
+        plural="classes",
+        advice="in {split} but not in train: training refuses the folder",
+        serious=True,
+    ),
+    "empty_classes": Kind(
+        noun="class",
+        plural="classes",
+        advice="without a readable image: nothing of the kind can be learnt",
+        serious=True,
+    ),
+    "imbalance": Kind(
+        noun="class",
+        plural="classes",
+        advice="with less than a tenth of the images of the largest: the model will favour "
+        "large classes, and the accuracy will hide it; weigh or balance them",
+        serious=True,
+    ),
+    "across_splits": Kind(
+        noun="image",
+        advice="of {second} also in {first} ({exact:,} bit for bit): the accuracy on {second} "
+        "will look better than it is",
+        serious=True,
+    ),
+    "conflicting": Kind(
+        noun="picture",
+        advice="in more than one class: all but one of the labels must be wrong",
+        serious=True,
+    ),
+    "truncated": Kind(
+        noun="file",
+        advice="cut short, as by a broken download: skipped in training; get again or delete",
+        serious=True,
+    ),
+    "not_images": Kind(
+        noun="file",
+        advice="named like an image, with something else inside: skipped in training; delete",
+        serious=True,
+    ),
+    "unreadable": Kind(
+        noun="file",
+        advice="that cannot be read: skipped in training; repair or delete",
+        serious=True,
+    ),
+    "too_large": Kind(
+        noun="image",
+        advice="of more than {limit:,} pixels: skipped in training; make smaller, or set "
+        "VITLAB_MAX_PIXELS to allow more",
+        serious=True,
+    ),
+    "small": Kind(
+        noun="image",
+        advice="with a side under {side:g} pixels: icons or thumbnails? Enlarged, they show little",
+        serious=True,
+    ),
+    "copies": Kind(
+        noun="image",
+        advice="whose picture stands in the same class before ({exact:,} bit for bit): "
+        "a copy counts twice",
+    ),
+    "unjudged_classes": Kind(
+        noun="class",
+        plural="classes",
+        advice="of train without images in {split}: nothing will tell whether that was learnt",
+    ),
+    "few": Kind(
+        noun="class",
+        plural="classes",
+        advice="with fewer than {least} training images: start from pretrained weights",
+    ),
+    "narrow": Kind(
+        noun="image",
+        advice="more than {ratio} times as long as wide: a centre crop sees a small part",
+    ),
+    "wrong_ending": Kind(
+        noun="image",
+        advice="whose name tells another format: read by content all the same",
+    ),
+    "rotated": Kind(
+        noun="image",
+        advice="stored on the side or mirrored, as EXIF says: turned upright when read",
+    ),
+    "animated": Kind(
+        noun="image",
+        advice="with several frames or pages: only the first is used",
+    ),
+    "grey": Kind(
+        noun="image", advice="in grey: read as three equal channels; colour may betray the class"
+    ),
+    "cmyk": Kind(noun="image", advice="in CMYK, for print: converted, colours may shift a little"),
+    "deep": Kind(noun="image", advice="with 16 bits a channel: scaled to 8"),
+    "transparent": Kind(noun="image", advice="with transparency: put on white"),
+    "palette": Kind(noun="image", advice="with a palette: converted to RGB"),
+    "loose": Kind(noun="image", advice="in no class folder: never read"),
+    "hidden": Kind(
+        noun="image", advice="with an ending that is not looked for: never read; rename or convert"
+    ),
+    "other_files": Kind(noun="file", advice="of another kind, by name and content: never read"),
+}
+"""Everything that is looked for, in the order in which it is told."""

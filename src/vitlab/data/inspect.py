@@ -1,0 +1,137 @@
+"""What one file is: read once, completely, as a model would have it read."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from PIL import Image, UnidentifiedImageError
+
+from vitlab.data.decode import LYING, UPRIGHT, check_regular, reason_of
+from vitlab.data.thumbnails import Thumbnails, thumbnail
+from vitlab.errors import TooLarge
+from vitlab.image_file import check_pixels, has_frames, open_image
+from vitlab.preprocessing import ORIENTATION
+
+Problem = Literal["unreadable", "truncated", "not_images", "too_large"]
+CHUNK = 256
+"""Files under way at a time, so that an interrupt is heard and nothing piles up."""
+ALIKE = {"MPO": "JPEG"}
+"""Formats that go by another one's endings."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageFacts:
+    """An image that can be read."""
+
+    height: int
+    width: int
+    """Upright."""
+    format: str
+    mode: str
+    orientation: int
+    """EXIF's; 1 is upright."""
+    deep: bool
+    """More than 8 bits a channel."""
+    frames: bool
+    """An animation, or several pages."""
+    transparent: bool
+    small: Thumbnails
+    """Grey levels, to compare."""
+
+    def has_ending_of_its_format(self, path: str) -> bool:
+        """Whether the name tells what the content is."""
+        claimed = _formats().get(os.path.splitext(path)[1].lower())
+        return claimed is None or claimed == ALIKE.get(self.format, self.format)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenFile:
+    """A file that cannot be read as an image."""
+
+    problem: Problem
+    reason: str
+
+
+Inspected = ImageFacts | BrokenFile
+Watch = Callable[[int, int], None]
+"""Told how many of how many files are done."""
+
+
+def inspect_files(paths: Sequence[Path], watch: Watch) -> Iterator[Inspected]:
+    """What each file is, in order, decoded by as many threads as there are processors."""
+    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        warnings.simplefilter("ignore")  # of Pillow about damage that it can repair
+        for start in range(0, len(paths), CHUNK):
+            watch(start, len(paths))
+            yield from pool.map(inspect_file, paths[start : start + CHUNK])
+    watch(len(paths), len(paths))
+
+
+def inspect_file(path: Path) -> Inspected:
+    """Decode a file, and tell what it is or why it cannot be read."""
+    try:
+        check_regular(str(path))
+        with open_image(path) as image:
+            return _facts(image)
+    except Exception as error:  # decoders of damaged files raise nearly anything
+        return BrokenFile(_problem(error), reason_of(error))
+
+
+def is_image(path: Path) -> bool:
+    """Whether a file opens as an image, whatever its name."""
+    try:
+        check_regular(str(path))
+        with open_image(path):
+            return True
+    except Exception:  # what cannot be opened is not one
+        return False
+
+
+def _facts(image: Image.Image) -> ImageFacts:
+    check_pixels("image", image.height, image.width)  # some formats decode all to find their EXIF
+    # Before the pixels are decoded: then the file is closed, and drafts have another size.
+    frames, deep = has_frames(image), _is_deep(image)
+    mode, transparent = image.mode, image.has_transparency_data
+    orientation = image.getexif().get(ORIENTATION, 1)
+    width, height = image.size
+    if orientation in LYING:
+        width, height = height, width
+    return ImageFacts(
+        height=height,
+        width=width,
+        format=image.format or "",
+        mode=mode,
+        orientation=orientation if orientation in UPRIGHT else 1,
+        deep=deep,
+        frames=frames,
+        transparent=transparent,
+        small=thumbnail(image),
+    )
+
+
+def _is_deep(image: Image.Image) -> bool:
+    """More than 8 bits in the file; Pillow opens some of these in a mode of 8."""
+    if image.mode.startswith("I") or image.mode == "F":
+        return True
+    decoded = (tile[3] for tile in getattr(image, "tile", ()))
+    raw = (rule[0] if isinstance(rule, tuple) else rule for rule in decoded)
+    return any(isinstance(name, str) and ";16" in name for name in raw)
+
+
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, UnidentifiedImageError):
+        return "not_images"
+    if isinstance(error, TooLarge):
+        return "too_large"
+    return "truncated" if "truncated" in str(error).lower() else "unreadable"
+
+
+@cache
+def _formats() -> dict[str, str]:
+    """The format that each ending belongs to."""
+    return Image.registered_extensions()

@@ -1,0 +1,128 @@
+"""Images as people point at them: files, folders, patterns and datasets, with labels if known."""
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+
+from vitlab.data.datasets import DataSource, open_data
+from vitlab.data.folder import TEST, TRAIN, has_splits, image_files
+from vitlab.data.images import ArraySet, FileSet, ImageSet
+from vitlab.data.walk import ENDINGS
+from vitlab.errors import DataError, UnknownName, suggest
+from vitlab.registry import DATASETS
+
+Split = Literal["train", "test", "all"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """Images with a name and a label each; the label is empty where nobody knows it."""
+
+    images: ImageSet
+    names: Sequence[str]
+    labels: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+def list_images(
+    specs: Sequence[str | os.PathLike[str]], *, split: str | None = None, download: bool = False
+) -> list[Listed]:
+    """The images of files, folders, patterns (`photos/**/*.jpg`) and datasets, in that order.
+
+    Classes are known of datasets and of folders of folders. `split` is a dataset's; None: all.
+    """
+    if split is not None and split not in get_args(Split):
+        raise UnknownName("split", split, get_args(Split))
+    parts: list[Listed] = []
+    files: list[tuple[str, str]] = []
+    names = [os.fspath(spec) for spec in specs]
+    for spec in names:
+        if spec in DATASETS:
+            parts += [*_of_files(files), *_dataset(spec, split or "all", download)]
+            files = []
+        else:
+            files += _files(spec)
+    parts += _of_files(files)
+    if split is not None and not any(name in DATASETS for name in names):
+        raise DataError(f"split {split!r} is for a dataset by name; valid: a folder of the split")
+    if not any(map(len, parts)):
+        raise DataError(f"{', '.join(names)}: no images; valid endings: {ENDINGS}")
+    return parts
+
+
+def open_named(name: str) -> ImageSet | None:
+    """The one image that a listing called `sample/test/17`, or None for any other name."""
+    dataset, _, rest = name.partition("/")
+    split, _, number = rest.partition("/")
+    if dataset not in DATASETS or not number.isdecimal():
+        return None
+    source = open_data(dataset)
+    images = source.open_train() if split == TRAIN else source.open_test and source.open_test()
+    if images is None or int(number) >= len(images):
+        return None
+    return images.subset(torch.tensor([int(number)]))
+
+
+def _files(spec: str) -> Iterator[tuple[str, str]]:
+    """Paths and labels of what a word on the command line stands for."""
+    path = os.path.expanduser(spec)
+    if os.path.isdir(path):
+        return _folder(Path(path))
+    if os.path.lexists(path):
+        return iter([(path, "")])
+    if glob.has_magic(path):
+        found = sorted(name for name in glob.iglob(path, recursive=True) if os.path.isfile(name))
+        if not found:
+            raise DataError(f"{spec}: the pattern fits no file")
+        return ((name, "") for name in found)
+    if os.sep in spec or "/" in spec or "." in spec:
+        raise DataError(f"{spec}: no such file or folder")
+    raise DataError(f"{spec}: no such file, folder or dataset; {suggest(spec, DATASETS)}")
+
+
+def _folder(root: Path) -> Iterator[tuple[str, str]]:
+    splits = {TRAIN, *TEST} if has_splits(root) else set()
+    for path in sorted(image_files(root)):
+        parts = Path(path).relative_to(root).parts
+        parts = parts[1:] if parts[0] in splits else parts
+        yield path, parts[0] if len(parts) > 1 else ""
+
+
+def _of_files(files: Sequence[tuple[str, str]]) -> list[Listed]:
+    if not files:
+        return []
+    names, labels = zip(*files, strict=True)
+    numbers = torch.zeros(len(names), dtype=torch.int64)
+    images = FileSet(paths=tuple(map(Path, names)), labels=numbers)
+    return [Listed(images=images, names=names, labels=labels)]
+
+
+def _dataset(name: str, split: str, download: bool) -> Iterator[Listed]:
+    source = open_data(name, download=download)
+    for each in ("train", "test"):
+        images = _open(source, each) if split in (each, "all") else None
+        if images is not None:
+            yield Listed(
+                images=images,
+                names=_names(images, f"{name}/{each}"),
+                labels=[source.labels[number] for number in images.labels.tolist()],
+            )
+
+
+def _open(source: DataSource, split: str) -> ImageSet | None:
+    if split == "train":
+        return source.open_train()
+    return None if source.open_test is None else source.open_test()
+
+
+def _names(images: ImageSet, place: str) -> list[str]:
+    if isinstance(images, ArraySet):
+        return [f"{place}/{number}" for number in range(len(images))]
+    return list(map(str, images.paths))

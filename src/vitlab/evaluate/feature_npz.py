@@ -1,0 +1,219 @@
+"""Features as NumPy's `.npz`: arrays `features`, `paths`, `labels` and `metadata` (JSON).
+
+`numpy.load(..., allow_pickle=False)` reads it. Written and read here a piece at a time, so that a
+million images need no memory for all of them.
+"""
+
+import json
+import math
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from vitlab.errors import FileError
+from vitlab.evaluate.feature_file import FeatureFileError, FeatureInfo, Rows, info_from
+from vitlab.files import replacing
+
+FEATURES, PATHS, LABELS, METADATA = "features", "paths", "labels", "metadata"
+NAMES_AT_ONCE = 1 << 16
+MOST_METADATA = 1 << 20
+"""Characters; what is longer was not written by us."""
+LEVEL = 1
+"""NumPy gives every character four bytes, mostly zeros: the least compression removes them."""
+
+
+class NpzWriter:
+    """Keeps names in memory and features in a file without name, until their number is known."""
+
+    def __init__(self, scratch: IO[bytes], shape: tuple[int, ...]) -> None:
+        self._scratch = scratch
+        self._shape = shape
+        self._paths: list[str] = []
+        self._labels: list[str] = []
+
+    def add(self, features: Rows, paths: Sequence[str], labels: Sequence[str]) -> None:
+        """Keep the rows of some images."""
+        if features.shape != (len(paths), *self._shape) or len(labels) != len(paths):
+            raise ValueError(f"{features.shape} features of {len(paths)} images")
+        self._scratch.write(np.ascontiguousarray(features, dtype="<f4").data)
+        self._paths += paths
+        self._labels += labels
+
+    def save(self, file: IO[bytes], info: FeatureInfo) -> None:
+        """Everything as one archive."""
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            _write_strings(archive, METADATA, [json.dumps(info.to_json())], shape=())
+            self._scratch.seek(0)
+            # A ZipInfo has no date of today: the same features make the same file.
+            entry = zipfile.ZipInfo(f"{FEATURES}.npy")
+            with archive.open(entry, "w", force_zip64=True) as member:
+                _write_header(member, "<f4", (len(self._paths), *self._shape))
+                shutil.copyfileobj(self._scratch, member, 1 << 22)
+            _write_strings(archive, PATHS, self._paths)
+            _write_strings(archive, LABELS, self._labels)
+
+
+@contextmanager
+def writing_npz(path: Path, info: FeatureInfo) -> Iterator[NpzWriter]:
+    """A writer whose file appears at the end."""
+    with _scratch(path) as scratch:
+        writer = NpzWriter(scratch, info.shape)
+        yield writer
+        with replacing(path) as file:
+            writer.save(file, info)
+
+
+def _scratch(path: Path) -> IO[bytes]:
+    """A file without name on the disk that `path` is on; it ends with its owner."""
+    try:
+        return tempfile.TemporaryFile(dir=path.absolute().parent)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def _write_header(member: Any, kind: str, shape: tuple[int, ...]) -> None:
+    header = {"descr": kind, "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(member, header)
+
+
+def _write_strings(
+    archive: zipfile.ZipFile, name: str, texts: Sequence[str], shape: tuple[int, ...] | None = None
+) -> None:
+    kind = f"<U{max(map(len, texts), default=1) or 1}"
+    entry = zipfile.ZipInfo(f"{name}.npy")
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry._compresslevel = LEVEL  # type: ignore[attr-defined]  # public from Python 3.13 on
+    with archive.open(entry, "w", force_zip64=True) as member:
+        _write_header(member, kind, (len(texts),) if shape is None else shape)
+        for start in range(0, len(texts), NAMES_AT_ONCE):
+            member.write(np.array(texts[start : start + NAMES_AT_ONCE], kind).tobytes())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Header:
+    shape: tuple[int, ...]
+    kind: np.dtype[Any]
+
+
+class NpzReader:
+    """An archive of ours, opened."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self.info = info_from(_metadata(archive))
+        shape = self._header(FEATURES, "f").shape
+        counts = {name: self._header(name, "U").shape for name in (PATHS, LABELS)}
+        self.count = shape[0] if shape else 0
+        if shape[1:] != self.info.shape or any(c != shape[:1] for c in counts.values()):
+            raise FeatureFileError(
+                f"features {shape}, paths {counts[PATHS]} and labels {counts[LABELS]} do not go "
+                f"together with features of {self.info.shape} an image"
+            )
+
+    def chunks(self, rows: int) -> Iterator[Rows]:
+        """All features in order, at most `rows` images at once."""
+        for chunk in _pieces(self._archive, FEATURES, rows):
+            yield chunk.astype(np.float32, copy=False)
+
+    def names(self, numbers: Sequence[int]) -> list[tuple[str, str]]:
+        """Path and label of the images of these row numbers."""
+        paths, labels = (_picked(self._archive, name, numbers) for name in (PATHS, LABELS))
+        return [(paths[number], labels[number]) for number in numbers]
+
+    def _header(self, name: str, kind: str) -> _Header:
+        with _damage(), _opened(self._archive, name) as member:
+            header = _read_header(member)
+        if header.kind.kind != kind:
+            raise FeatureFileError(f"array {name!r} of {header.kind}")
+        return header
+
+
+@contextmanager
+def reading_npz(path: Path) -> Iterator[NpzReader]:
+    """An archive of ours; what is wrong with another is a `FeatureFileError`."""
+    with _damage():
+        archive = zipfile.ZipFile(path)
+    with archive, _damage():
+        yield NpzReader(archive)
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        reason = " ".join(str(error).split()) or "it ends too early"
+        raise FeatureFileError(f"not an .npz, or a damaged one ({reason})") from error
+
+
+@contextmanager
+def _opened(archive: zipfile.ZipFile, name: str) -> Iterator[zipfile.ZipExtFile]:
+    try:
+        member = archive.open(f"{name}.npy")
+        assert isinstance(member, zipfile.ZipExtFile)  # as it is whenever one reads
+    except KeyError:
+        raise FeatureFileError(
+            f"no array {name!r}; valid: a file that vitlab features wrote"
+        ) from None
+    with member:
+        yield member
+
+
+def _read_header(member: zipfile.ZipExtFile) -> _Header:
+    try:
+        version = npy.read_magic(member)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, kind = read(member)
+    except ValueError as error:
+        raise FeatureFileError(f"a damaged array ({error})") from error
+    if kind.hasobject or fortran:
+        raise FeatureFileError("an array of pickled objects or by columns; valid: as we wrote it")
+    return _Header(shape=shape, kind=kind)
+
+
+def _pieces(archive: zipfile.ZipFile, name: str, rows: int) -> Iterator[NDArray[Any]]:
+    """An array in order, at most `rows` of its rows at once."""
+    with _opened(archive, name) as member:
+        header = _read_header(member)
+        width = math.prod(header.shape[1:])
+        for start in range(0, header.shape[0], rows):
+            count = min(rows, header.shape[0] - start)
+            content = member.read(count * width * header.kind.itemsize)
+            if len(content) < count * width * header.kind.itemsize:
+                raise EOFError
+            yield np.frombuffer(content, header.kind).reshape(count, *header.shape[1:])
+
+
+def _picked(archive: zipfile.ZipFile, name: str, numbers: Sequence[int]) -> dict[int, str]:
+    """The entries of these numbers; the rest is read past."""
+    wanted, found, start = sorted(set(numbers)), {}, 0
+    for piece in _pieces(archive, name, NAMES_AT_ONCE):
+        for number in wanted:
+            if start <= number < start + len(piece):
+                found[number] = str(piece[number - start])
+        start += len(piece)
+    return found
+
+
+def _metadata(archive: zipfile.ZipFile) -> Any:
+    with _opened(archive, METADATA) as member:
+        header = _read_header(member)
+        if header.shape != () or header.kind.kind != "U" or header.kind.itemsize > MOST_METADATA:
+            raise FeatureFileError("metadata that is not ours")
+        content = member.read(header.kind.itemsize)
+    if len(content) < header.kind.itemsize:
+        raise EOFError
+    try:
+        return json.loads(str(np.frombuffer(content, header.kind)[0]))
+    except (ValueError, RecursionError) as error:
+        raise FeatureFileError("metadata that is not JSON") from error

@@ -1,0 +1,38 @@
+"""Where fetched things lie: the folder that VITLAB_<KIND> names, then the user's cache folder."""
+
+import os
+from pathlib import Path
+
+from vitlab.errors import DataError
+
+
+def variable(kind: str) -> str:
+    """The environment variable that names the folder: VITLAB_DATA, VITLAB_WEIGHTS."""
+    return f"VITLAB_{kind.upper()}"
+
+
+def homes(kind: str) -> tuple[Path, ...]:
+    """The folders in which something of that kind is looked for, in this order."""
+    named, cache = os.environ.get(variable(kind)), user_cache(kind)
+    return (Path(named).expanduser().absolute(), cache) if named else (cache,)
+
+
+def user_cache(kind: str) -> Path:
+    """Where things go when nobody says where."""
+    named = os.environ.get("XDG_CACHE_HOME")
+    return (Path(named) if named else Path.home() / ".cache") / "vitlab" / kind
+
+
+def writable_home(kind: str) -> Path:
+    """The first of the homes that can be written to, made where it is missing."""
+    for home in homes(kind):
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(home, os.W_OK | os.X_OK):
+            return home
+    tried = ", ".join(map(str, homes(kind)))
+    raise DataError(
+        f"no folder for {kind} can be written: {tried}; set {variable(kind)} to one that can"
+    )

@@ -1,0 +1,111 @@
+"""Anything that holds one picture to the 8-bit pixels that a model reads; imports no torch.
+
+What shows nothing or does not say which picture is meant is refused: a single pixel, an animation,
+a document of several pages.
+"""
+
+import io
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from vitlab.data.decode import check_regular, reason_of
+from vitlab.errors import InputError
+from vitlab.image_file import LEAST, describe_bytes, open_image, pixel_limit, valid_pixels
+from vitlab.preprocessing import MODES, Preprocessing, Source
+
+Pixels = NDArray[np.uint8]
+Picture = Source | io.BytesIO
+SEVERAL = {
+    "APNG": "animated",
+    "AVIF": "animated",
+    "GIF": "animated",
+    "PNG": "animated",
+    "TIFF": "several pages",
+    "WEBP": "animated",
+}
+"""Formats in which more than one frame leaves open which is meant; in MPO, cameras' JPEG, the
+first is the photograph."""
+
+
+def read_picture(source: Picture, preprocessing: Preprocessing) -> Pixels:
+    """The pixels [C, H, W]; InputError with the reason alone when there are none to read."""
+    try:
+        if isinstance(source, np.ndarray | Image.Image):
+            return preprocessing.pixels(source)
+        if not isinstance(source, io.BytesIO):
+            _check_file(os.fspath(source))
+            if preprocessing.channels not in MODES or os.fspath(source).endswith(".npy"):
+                return preprocessing.pixels(source)
+        with _open(source) as image:
+            _check_one(image)
+            return preprocessing.pixels(image)
+    except Exception as error:  # decoders of damaged files raise nearly anything
+        raise InputError(_reason(error, source).removeprefix(f"{path_of(source)}: ")) from error
+
+
+def path_of(source: Picture) -> str | None:
+    """What a record calls the picture: its path, `-` for bytes, nothing for what is in memory."""
+    if isinstance(source, io.BytesIO):
+        return "-"
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else None
+
+
+@contextmanager
+def reading(max_pixels: int | None = None) -> Iterator[None]:
+    """Read pictures of up to so many pixels (None: the usual limit) without Pillow's warnings.
+
+    Around the threads that read, not in them: warnings and the limit belong to the process.
+    """
+    before = Image.MAX_IMAGE_PIXELS
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\b")  # about damage that it can repair
+        Image.MAX_IMAGE_PIXELS = pixel_limit() if max_pixels is None else max_pixels
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = before
+
+
+def _open(source: str | os.PathLike[str] | io.BytesIO) -> Image.Image:
+    if isinstance(source, io.BytesIO):
+        return Image.open(io.BytesIO(source.getvalue()))
+    return open_image(source)
+
+
+def _check_file(path: str) -> None:
+    if os.path.isdir(path):
+        os.scandir(path).close()  # a folder that cannot be opened says why
+    check_regular(path)
+
+
+def _check_one(image: Image.Image) -> None:
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and image.height * image.width > limit:
+        raise InputError(_too_large(f"{image.height} x {image.width}"))
+    if image.height * image.width < LEAST:
+        raise InputError(f"{image.height} x {image.width} pixels; valid: at least {LEAST} in all")
+    several = SEVERAL.get(image.format or "")
+    if several is not None and getattr(image, "is_animated", False):
+        raise InputError(
+            f"{several} ({image.format}); valid: one picture, such as one frame as PNG"
+        )
+
+
+def _reason(error: Exception, source: Picture) -> str:
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        found = re.search(r"\((\d+) pixels\)", str(error))  # Pillow does not tell the sides
+        return _too_large("too many" if found is None else found[1])
+    if isinstance(error, UnidentifiedImageError) and isinstance(source, io.BytesIO):
+        return describe_bytes(source.getvalue())
+    return reason_of(error)
+
+
+def _too_large(found: str) -> str:
+    return f"{found} pixels; {valid_pixels()}"

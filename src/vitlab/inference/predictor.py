@@ -1,0 +1,142 @@
+"""Pictures in, labels with probabilities out, in order: threads read while others compute."""
+
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.errors import InputError
+from vitlab.inference.engine import Engine
+from vitlab.inference.pictures import Picture, Pixels, path_of, read_picture
+from vitlab.preprocessing import Preprocessing
+
+T = TypeVar("T")
+AHEAD = 3
+"""Batches under way for each that is being computed: one to compute, others to read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """What the model says of one image; `error` instead, where the image could not be read."""
+
+    path: str | None
+    label: str | None
+    probability: float | None
+    top: tuple[tuple[str, float], ...]
+    """The likeliest labels with their probabilities; of values, all with their names."""
+    error: str | None = None
+    value: float | None = None
+    """The first of the values that a regression tells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """An engine with what lies around it: how pictures are prepared, what classes are called."""
+
+    engine: Engine
+    preprocessing: Preprocessing
+    labels: Sequence[str]
+    task: Literal["single-label", "multi-label", "regression"] = "single-label"
+    threshold: float = 0.5
+    """Probability from which on a multi-label model's label is told."""
+
+    def stream(
+        self, pictures: Iterable[Picture], *, top: int, continued: bool = False
+    ) -> Generator[list[Prediction], None, None]:
+        """Batch after batch of predictions, in the order of the pictures.
+
+        A lone batch is computed with all cores at once, unless it is the rest of a `continued`
+        job: the last bits of a result depend on how it was computed.
+        """
+        batches = _batches(pictures, self.engine.batch_size)
+        begun = list(islice(batches, 2))
+        with ThreadPoolExecutor(max(2, self.engine.workers)) as readers:
+            if len(begun) == 1 and not continued:
+                yield self._predictions(begun[0], self._submit(readers, begun[0]), top)
+            else:
+                yield from self._side_by_side(chain(begun, batches), readers, top)
+
+    def _side_by_side(
+        self, batches: Iterable[Sequence[Picture]], readers: ThreadPoolExecutor, top: int
+    ) -> Iterator[list[Prediction]]:
+        engine = self.engine
+        waiting: deque[Future[list[Prediction]]] = deque()
+        computing = ThreadPoolExecutor(engine.workers, initializer=engine.start_worker)
+        with ExitStack() as stack:
+            stack.callback(engine.close)
+            stack.callback(computing.shutdown, cancel_futures=True)
+            stack.callback(readers.shutdown, cancel_futures=True)
+            for batch in batches:
+                prepared = self._submit(readers, batch)
+                waiting.append(computing.submit(self._predictions, batch, prepared, top))
+                if len(waiting) >= AHEAD * engine.workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+    def _submit(
+        self, readers: ThreadPoolExecutor, batch: Sequence[Picture]
+    ) -> "list[Future[Pixels | InputError]]":
+        return [readers.submit(self._read, picture) for picture in batch]
+
+    def _read(self, picture: Picture) -> Pixels | InputError:
+        try:
+            return read_picture(picture, self.preprocessing)
+        except InputError as error:
+            return error
+
+    def _predictions(
+        self,
+        batch: Sequence[Picture],
+        prepared: "Sequence[Future[Pixels | InputError]]",
+        top: int,
+    ) -> list[Prediction]:
+        found = [future.result() for future in prepared]
+        pixels = [result for result in found if not isinstance(result, InputError)]
+        answers = iter(self.engine.predict(np.stack(pixels)) if pixels else ())
+        return [
+            _failure(picture, result)
+            if isinstance(result, InputError)
+            else self._prediction(picture, next(answers), top)
+            for picture, result in zip(batch, found, strict=True)
+        ]
+
+    def _prediction(self, picture: Picture, answer: NDArray[np.float32], top: int) -> Prediction:
+        path, told = path_of(picture), self._told(answer, top)
+        if self.task == "regression":
+            value = told[0][1]
+            return Prediction(path=path, label=None, probability=None, top=told, value=value)
+        label, probability = told[0] if told else (None, None)
+        return Prediction(path=path, label=label, probability=probability, top=told)
+
+    def _told(self, answer: NDArray[np.float32], top: int) -> tuple[tuple[str, float], ...]:
+        """Labels with what the model says of them: the `top` likeliest, all likely, or all."""
+        order: Sequence[int] = range(len(answer))
+        if self.task != "regression":
+            order = np.argsort(-answer, kind="stable").tolist()
+        if self.task == "multi-label":
+            order = [number for number in order if answer[number] >= self.threshold]
+        elif self.task == "single-label":
+            order = order[:top]
+        return tuple((self.labels[number], shortest(answer[number])) for number in order)
+
+
+def shortest(value: float | np.float32) -> float:
+    """The number with the fewest digits that is this one in 32 bits."""
+    return float(str(np.float32(value)))
+
+
+def _failure(picture: Picture, error: InputError) -> Prediction:
+    return Prediction(path=path_of(picture), label=None, probability=None, top=(), error=str(error))
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

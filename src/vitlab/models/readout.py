@@ -1,0 +1,70 @@
+"""What an image is to a model, as numbers: pooled, class-token or patch features of any layer."""
+
+from typing import Any, Literal, get_args
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitlab.errors import InputError, UnknownName
+from vitlab.models.vit import VisionTransformer, layer_number
+
+Kind = Literal["pooled", "cls", "patches"]
+
+
+class Readout:
+    """Features of one kind and layer of a model; what it does not have is refused at once."""
+
+    def __init__(self, model: nn.Module, *, kind: str = "pooled", layer: int | None = None) -> None:
+        """Without `layer`, what comes out of the last LayerNorm; with it, of a block before it."""
+        if kind not in get_args(Kind):
+            raise UnknownName("kind of features", kind, get_args(Kind))
+        _check(model, kind, layer)
+        self.model = model
+        self.kind = kind
+        self.layer = None if layer is None else layer_number(layer, _depth(model))
+
+    def __call__(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
+        """One vector an image, or a grid of them."""
+        if not isinstance(self.model, VisionTransformer):
+            return _head_input(self.model, images)
+        if self.layer is None:
+            found: Tensor = getattr(self.model.features(images), self.kind)
+            return found
+        tokens = self.model.layer(images, self.layer)
+        if self.kind == "pooled":
+            return self.model.pool(tokens.tokens)
+        return tokens.patches if self.kind == "patches" else tokens.tokens[:, 0]
+
+
+def _check(model: nn.Module, kind: str, layer: int | None) -> None:
+    if not isinstance(model, VisionTransformer):
+        if kind != "pooled" or layer is not None:
+            asked = f"{kind} features" + ("" if layer is None else f" of layer {layer}")
+            raise InputError(
+                f"{asked} of a {type(model).__name__}, which is no Vision Transformer; "
+                f"valid: pooled, without a layer"
+            )
+        return
+    if kind == "cls" and not model.config.class_token:
+        raise InputError("cls features of a model without class token; valid: pooled, patches")
+    if kind == "pooled" and layer is not None and model.config.pool == "map":
+        raise InputError(
+            f"pooled features of layer {layer}, but this model's attention pooling knows the last "
+            f"layer alone; valid: cls, patches, or pooled without a layer"
+        )
+
+
+def _depth(model: Any) -> int:
+    depth: int = model.config.depth
+    return depth
+
+
+def _head_input(model: Any, images: Tensor) -> Float[Tensor, "B D"]:
+    """What the head of a CNN reads."""
+    kept: list[Tensor] = []
+    hook = model.head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+    try:
+        model(images)
+    finally:
+        hook.remove()
+    return kept[0]

@@ -1,0 +1,127 @@
+"""The card as Markdown, with the YAML front matter that the Hugging Face hub reads."""
+
+import json
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+from vitlab.files import replacing
+from vitlab.tasks.card.content import Card, Measured
+from vitlab.tasks.card.words import NOT_STATED, Section, accuracy_in_words, sections
+
+HUB_LICENCES = frozenset(
+    (
+        *("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "mpl-2.0", "unlicense", "openrail"),
+        *("agpl-3.0", "gpl-2.0", "gpl-3.0", "lgpl-2.1", "lgpl-3.0"),
+        *("cc0-1.0", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc-by-nd-4.0"),
+        *("cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "cc-by-nc-nd-4.0"),
+    )
+)
+"""Identifiers that the hub knows; any other licence is `other` with a name."""
+FENCED = ("command",)
+"""Rows that are a block to copy instead of a line of the table."""
+LOCAL = ("path",)
+"""Rows that mean nothing on another machine."""
+
+USAGE = """## How to use it
+
+```python
+import vitlab
+
+classifier = vitlab.load("FOLDER")  # where this card and the weights are
+print(classifier.predict("image.jpg"))
+```"""
+
+
+def markdown(card: Card) -> str:
+    """The whole card as one Markdown text."""
+    shown = [section for section in sections(card) if section.rows]
+    parts = (front_matter(card), f"# {_text(card.title)}", _opening(card), *map(_section, shown))
+    return "\n\n".join((*parts, USAGE)) + "\n"
+
+
+def write_markdown(card: Card, path: Path) -> None:
+    """Write the card, whole or not at all."""
+    with replacing(path) as file:
+        file.write(markdown(card).encode())
+
+
+def front_matter(card: Card) -> str:
+    """What the hub files a model under."""
+    kind = ["vision-transformer", "vit"] if card.cost.tokens else ["cnn"]
+    lines = [
+        "---",
+        *_licence(card.licence),
+        "library_name: vitlab",
+        "pipeline_tag: image-classification",
+        "tags:",
+        *(f"- {tag}" for tag in ("image-classification", *kind, "vitlab")),
+    ]
+    if card.measured:
+        lines += ["metrics:", "- accuracy", *_results(card, card.measured[0])]
+    return "\n".join((*lines, "---"))
+
+
+def _licence(licence: str | None) -> Iterator[str]:
+    if licence is None:
+        yield "license: unknown"
+    elif licence.lower() in HUB_LICENCES:
+        yield f"license: {licence.lower()}"
+    else:
+        yield "license: other"
+        yield f"license_name: {_quoted(licence)}"
+
+
+def _results(card: Card, item: Measured) -> Iterator[str]:
+    """An accuracy in the form in which the hub shows it beside the model."""
+    data = _quoted(Path(str(card.provenance.get("data") or "unknown")).name)
+    yield "model-index:"
+    yield f"- name: {_quoted(card.title)}"
+    yield "  results:"
+    yield "  - task:"
+    yield "      type: image-classification"
+    yield "    dataset:"
+    yield f"      name: {data}"
+    yield f"      type: {data}"
+    yield f"      split: {_quoted(item.split)}"
+    yield "    metrics:"
+    yield "    - type: accuracy"
+    yield f"      value: {item.accuracy!r}"
+
+
+def _quoted(text: str) -> str:
+    """A string that means itself in YAML, of which JSON is a part."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _opening(card: Card) -> str:
+    best = next(iter(card.measured), None)
+    told = "" if best is None else f" Accuracy on {best.split} images: {accuracy_in_words(best)}."
+    return f"A model of [vitlab](#how-to-use-it): {_sentence(card)}.{_text(told)}"
+
+
+def _sentence(card: Card) -> str:
+    size = f"{card.cost.parameters:,} parameters"
+    return f"{size}, {card.model.classes:,} classes" if card.model.classes else f"{size}, no head"
+
+
+def _section(section: Section) -> str:
+    fenced = [row for row in section.rows if row[0] in FENCED and row[1] != NOT_STATED]
+    table = [row for row in section.rows if row[0] not in LOCAL and row not in fenced]
+    lines = [f"## {section.title}", "", "| | |", "|---|---|"]
+    lines += [f"| {_cell(name)} | {_cell(value)} |" for name, value in table]
+    for _, block in fenced:
+        lines += ["", "```", block, "```"]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return _text(text).replace("|", "\\|").replace("\n", " ")
+
+
+def _text(text: str) -> str:
+    """Text that holds no markup."""
+    escaped = escape(text, quote=False)
+    for sign in "\\`*_[]":
+        escaped = escaped.replace(sign, f"\\{sign}")
+    return escaped

@@ -1,0 +1,99 @@
+"""The features of many images, batch by batch."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vitlab.data.images import ImageSet
+from vitlab.data.loader import batches_for_evaluation
+from vitlab.errors import InputError
+from vitlab.evaluate.feature_file import FeatureInfo
+from vitlab.inference.classifier import Classifier, load
+from vitlab.models.readout import Readout
+from vitlab.tasks.train import best_device
+from vitlab.weights.fingerprint import fingerprint
+
+Watch = Callable[[str, int, int], None]
+"""Told what is being done, and how many of how many are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedder:
+    """A model that is asked for features, and how."""
+
+    name: str
+    classifier: Classifier
+    readout: Readout
+    batch_size: int
+    workers: int
+    """Processes that decode files; 0: this one does."""
+
+    def stream(
+        self, data: ImageSet, broken: dict[Path, str]
+    ) -> Iterator[tuple[Float[Tensor, "B ..."], Int[Tensor, " B"]]]:
+        """Features and the numbers of their images, in order; unreadable files go to `broken`."""
+        device = best_device()
+        self.classifier.model.to(device)
+        for images, _, index in batches_for_evaluation(
+            data,
+            batch_size=self.batch_size,
+            preprocessing=self.classifier.preprocessing,
+            device=device,
+            workers=self.workers,
+            broken=broken,
+        ):
+            with torch.inference_mode():
+                features = self.readout(images).float().cpu()
+            _check_finite(features)
+            yield features, index
+
+    def info(self) -> FeatureInfo:
+        """What the features will be, without any image."""
+        preprocessing = self.classifier.preprocessing
+        blank = torch.zeros(1, preprocessing.channels, *preprocessing.size)
+        with torch.inference_mode():
+            shape = tuple(self.readout(blank).shape[1:])
+        kind: Any = self.readout.kind
+        return FeatureInfo(
+            model=self.name,
+            weights=fingerprint(self.classifier.model),
+            kind=kind,
+            layer=self.readout.layer,
+            preprocessing=preprocessing,
+            shape=shape,
+            folder=os.getcwd(),
+        )
+
+
+def open_embedder(
+    model: str | os.PathLike[str],
+    *,
+    kind: str = "pooled",
+    layer: int | None = None,
+    batch_size: int = 64,
+    workers: int = 0,
+) -> Embedder:
+    """A model that gives features of a kind and layer; one that cannot is an error."""
+    if batch_size < 1 or workers < 0:
+        raise InputError(f"batch_size {batch_size} and workers {workers}; valid: from 1 and from 0")
+    classifier = load(model)
+    return Embedder(
+        name=os.path.abspath(model) if os.path.exists(model) else os.fspath(model),
+        classifier=classifier,
+        readout=Readout(classifier.model, kind=kind, layer=layer),
+        batch_size=batch_size,
+        workers=workers,
+    )
+
+
+def _check_finite(features: Tensor) -> None:
+    if not features.isfinite().all():
+        raise InputError(
+            "features that are not finite; valid: a model whose weights have not diverged"
+        )

@@ -1,0 +1,190 @@
+"""`vitlab fewshot`: what a frozen model's features are worth with a few images a class."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitlab.data.datasets import DataSource, open_data
+from vitlab.data.images import ImageSet
+from vitlab.data.random import generator
+from vitlab.errors import DataError, InputError
+from vitlab.evaluate.fewshot import METHODS, Answer, Labelled, Score, check_request, draw_shots
+from vitlab.tasks.embed import Embedder, Watch, open_embedder
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShot:
+    """Accuracy on all test images by method and number of shots, over random draws."""
+
+    model: str
+    data: str
+    classes: int
+    test_images: int
+    draws: int
+    seed: int
+    kind: str
+    layer: int | None
+    scores: tuple[Score, ...]
+    broken: dict[str, str]
+    """Images that could not be read, with the reason; others were drawn instead of them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-able values."""
+        facts = ("model", "data", "classes", "test_images", "draws", "seed", "kind", "layer")
+        return {name: getattr(self, name) for name in facts} | {
+            "scores": [
+                {
+                    "method": score.method,
+                    "shots": score.shots,
+                    "mean": score.mean,
+                    "interval": None if score.interval is None else list(score.interval),
+                    "accuracies": list(score.accuracies),
+                    "settings": list(score.settings),
+                }
+                for score in self.scores
+            ],
+            "broken": self.broken,
+        }
+
+
+def fewshot(
+    model: str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    *,
+    shots: Sequence[int] = (1, 5, 10),
+    draws: int = 5,
+    seed: int = 0,
+    methods: Sequence[str] | None = None,
+    kind: str = "pooled",
+    layer: int | None = None,
+    batch_size: int = 64,
+    workers: int = 0,
+    download: bool = False,
+    watch: Watch | None = None,
+) -> FewShot:
+    """Draw `shots` images of each class from `train`, fit each method, judge on all of `test`.
+
+    The images of fewer shots are among those of more. Each image goes through the model once.
+    Without `methods`, all of them.
+    """
+    methods = list(METHODS) if methods is None else methods
+    check_request(shots, draws, methods)
+    if kind == "patches":
+        raise InputError("patches are a grid, not one vector an image; valid: pooled, cls")
+    embedder = open_embedder(model, kind=kind, layer=layer, batch_size=batch_size, workers=workers)
+    source = open_data(data, download=download)
+    if source.open_test is None:
+        raise DataError(f"{source.name} has no test split; valid: data with train and test images")
+    train = _Cache(embedder=embedder, images=source.open_train(), watch=watch, what="train images")
+    drawn = _draw(train, source, max(shots), draws, seed)
+    test = _Cache(embedder=embedder, images=source.open_test(), watch=watch, what="test images")
+    judged = test.all()
+    scores = _judge(train, drawn, judged, sorted(shots), methods, len(source.labels), watch)
+    return FewShot(
+        model=os.fspath(model),
+        data=source.name,
+        classes=len(source.labels),
+        test_images=len(judged.labels),
+        draws=draws,
+        seed=seed,
+        kind=kind,
+        layer=embedder.readout.layer,
+        scores=scores,
+        broken={str(path): reason for path, reason in (train.broken | test.broken).items()},
+    )
+
+
+@dataclass(kw_only=True)
+class _Cache:
+    """Features of a set's images, computed when first wanted and kept."""
+
+    embedder: Embedder
+    images: ImageSet
+    watch: Watch | None
+    what: str
+    broken: dict[Path, str] = field(default_factory=dict)
+    _known: dict[int, Float[Tensor, " D"]] = field(default_factory=dict)
+    _tried: set[int] = field(default_factory=set)
+
+    @property
+    def unreadable(self) -> set[int]:
+        """Numbers of the images that were tried in vain."""
+        return self._tried - set(self._known)
+
+    def compute(self, numbers: set[int]) -> bool:
+        """Compute what is missing of these images; whether any of them cannot be read."""
+        missing = sorted(numbers - self._tried)
+        known = len(self._known)
+        if missing:
+            part = self.images.subset(torch.tensor(missing))
+            for features, index in self.embedder.stream(part, self.broken):
+                for row, place in zip(features, index.tolist(), strict=True):
+                    self._known[missing[place]] = row
+                if self.watch is not None:
+                    self.watch(self.what, len(self._known) - known, len(missing))
+        self._tried |= numbers
+        return not self.unreadable.isdisjoint(numbers)
+
+    def of(self, numbers: Sequence[int]) -> Labelled:
+        """Features and labels of images that were computed."""
+        features = torch.stack([self._known[number] for number in numbers])
+        return Labelled(features=features, labels=self.images.labels[list(numbers)])
+
+    def all(self) -> Labelled:
+        """Features and labels of every image that can be read."""
+        self.compute(set(range(len(self.images))))
+        if not self._known:
+            raise DataError(f"none of {len(self.images)} {self.what} can be read")
+        return self.of(sorted(self._known))
+
+
+def _draw(
+    train: _Cache, source: DataSource, shots: int, draws: int, seed: int
+) -> list[list[list[int]]]:
+    """For each draw, the images of each class; unreadable ones are replaced by the next."""
+    while True:
+        drawn = [
+            draw_shots(
+                train.images.labels,
+                source.labels,
+                shots,
+                generator=generator(seed, "fewshot", draw),
+                without=train.unreadable,
+            ).tolist()
+            for draw in range(draws)
+        ]
+        if not train.compute({image for draw in drawn for row in draw for image in row}):
+            return drawn
+
+
+def _judge(
+    train: _Cache,
+    drawn: list[list[list[int]]],
+    test: Labelled,
+    shots: Sequence[int],
+    methods: Sequence[str],
+    classes: int,
+    watch: Watch | None,
+) -> tuple[Score, ...]:
+    answers: dict[tuple[str, int], list[Answer]] = {(m, s): [] for m in methods for s in shots}
+    jobs = [(draw, key) for draw in drawn for key in answers]
+    for done, (draw, (method, count)) in enumerate(jobs, 1):
+        chosen = train.of([image for row in draw for image in row[:count]])
+        answers[method, count].append(METHODS[method](chosen, classes, test))
+        if watch is not None:
+            watch("fits", done, len(jobs))
+    return tuple(
+        Score(
+            method=method,
+            shots=count,
+            accuracies=tuple(answer.accuracy for answer in found),
+            settings=tuple(answer.setting for answer in found),
+        )
+        for (method, count), found in answers.items()
+    )

@@ -1,0 +1,102 @@
+"""Which images a command means: files, folders, patterns, and what comes through standard input."""
+
+import glob
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from vitlab.data.walk import ENDINGS, in_blocks, walk_images
+from vitlab.errors import InputError
+from vitlab.inference.pictures import Picture
+
+STDIN = "-"
+MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF87a", b"GIF89a", b"RIFF", b"BM", b"%PDF-")
+"""First bytes of pictures, up to the first that could be the end of a line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageInputs:
+    """What was named; the images themselves are found while they are asked for."""
+
+    names: Sequence[str]
+    stdin: Callable[[], io.BufferedIOBase]
+    """Where `-` reads: an image, or the path of one on each line."""
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise InputError("no images named; valid: image files, folders, patterns or -")
+        if self.names.count(STDIN) > 1:
+            raise InputError("- is standard input, which can be read once; found more than one")
+        for name in self.names:
+            _check(name)
+
+    @property
+    def absolute(self) -> list[str]:
+        """The names as they mean the same from any folder."""
+        return [name if name == STDIN else os.path.abspath(name) for name in self.names]
+
+    @property
+    def single(self) -> bool:
+        """Whether one file is meant, and not what may be found somewhere."""
+        name = self.names[0]
+        return len(self.names) == 1 and os.path.lexists(name) and not os.path.isdir(name)
+
+    def find(self) -> Iterator[Picture]:
+        """The images one after the other, in an order that is the same each time."""
+        for name in self.names:
+            if name != STDIN:
+                next(iter(self._find(name)))  # an error now, and not when half of the work is done
+        return chain.from_iterable(map(self._find, self.names))
+
+    def count(self) -> int | None:
+        """How many there are, found by looking for them all; unknown for standard input."""
+        if STDIN in self.names:
+            return None
+        return sum(1 for _ in self.find())
+
+    def _find(self, name: str) -> Iterable[Picture]:
+        if name == STDIN:
+            return _piped(self.stdin())
+        if os.path.isdir(name):
+            return _some(
+                walk_images(name), f"{name} holds no image files; valid endings: {ENDINGS}"
+            )
+        if os.path.lexists(name):
+            return [name]
+        files = (path for path in glob.iglob(name, recursive=True) if not os.path.isdir(path))
+        return _some(in_blocks(files), f"{name} matches no file")
+
+
+def _check(name: str) -> None:
+    if name == STDIN or os.path.lexists(name):
+        return
+    if not glob.has_magic(name):
+        raise InputError(f"{name}: no such file or folder")
+
+
+def _some(paths: Iterator[str], message: str) -> Iterator[str]:
+    """The paths, of which there must be one."""
+    first = next(paths, None)
+    if first is None:
+        raise InputError(message)
+    yield first
+    yield from paths
+
+
+def _piped(stream: io.BufferedIOBase) -> Iterator[Picture]:
+    """One picture, or the paths that the lines give, as they come."""
+    start = stream.readline()
+    if _is_picture(start):
+        yield io.BytesIO(start + stream.read())
+        return
+    lines = (os.fsdecode(line.rstrip(b"\r\n")) for line in chain([start], stream))
+    message = "standard input is empty; valid: an image, or one path a line"
+    yield from _some((path for path in lines if path), message)
+
+
+def _is_picture(start: bytes) -> bool:
+    """Whether a stream that begins with this line holds a picture; no path holds a zero byte."""
+    line = start.rstrip(b"\r\n")
+    return b"\0" in line or (line.startswith(MAGIC) and not os.path.lexists(line))

@@ -1,0 +1,91 @@
+"""What a file of predictions was asked for: kept beside it, so that nothing else continues it."""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vitlab.config import from_dict, to_dict
+from vitlab.errors import FileError, VitlabError
+from vitlab.files import write_json
+from vitlab.inference.classifier import Classifier
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One command's predictions: `FILE.job.json`."""
+
+    model: str
+    fingerprint: str
+    """Of the weights, the preprocessing and the labels."""
+    images: tuple[str, ...]
+    """Absolute names of files, folders and patterns."""
+    top: int
+    batch_size: int
+    """Images at once: the last bits of a probability depend on its neighbours."""
+    finished: int = 0
+    """Records that the file had when all images were done."""
+    format_version: int = VERSION
+
+
+def job_path(output: Path) -> Path:
+    """Where the job of a file is kept."""
+    return output.with_name(f"{output.name}.job.json")
+
+
+def read_job(output: Path) -> Job | None:
+    """The job that a file was begun with, if one was."""
+    path = job_path(output)
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text())
+        if content.get("format_version") != VERSION:
+            raise ValueError(f"format_version {content.get('format_version')}; valid: {VERSION}")
+        return from_dict(Job, content)
+    except (VitlabError, ValueError, AttributeError) as error:
+        raise FileError(f"{path}: not a job ({error}); --overwrite starts anew") from error
+
+
+def write_job(output: Path, job: Job) -> None:
+    """Keep the job, whole or not at all."""
+    write_json(job_path(output), to_dict(job))
+
+
+def continued(job: Job, before: Job, output: Path, *, batch_size: int | None) -> Job:
+    """The job as it was begun; an error where another was."""
+    changes = {
+        "another model": (before.model, job.model, before.fingerprint == job.fingerprint),
+        "other images": (_names(before), _names(job), before.images == job.images),
+        "another top": (before.top, job.top, before.top == job.top),
+        "another batch size": (
+            before.batch_size,
+            batch_size,
+            batch_size in (None, before.batch_size),
+        ),
+    }
+    for what, (then, now, same) in changes.items():
+        if not same:
+            raise FileError(
+                f"{output} was begun with {what} ({then}, now {now}); --overwrite starts anew"
+            )
+    return replace(job, batch_size=before.batch_size, finished=before.finished)
+
+
+def fingerprint(classifier: Classifier) -> str:
+    """The same for models that give the same answers in the same words."""
+    config = to_dict(classifier.model.config)
+    facts = [config, classifier.preprocessing.to_json(), classifier.labels]
+    digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16)
+    for name, tensor in classifier.model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _names(job: Job) -> str:
+    shown = [os.path.relpath(name) if os.path.isabs(name) else name for name in job.images[:3]]
+    return " ".join([*shown, *(["…"] if len(job.images) > 3 else [])])

@@ -1,0 +1,124 @@
+"""Predictions as lines of text, CSV or JSON, and back; of a torn file, what is whole."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from vitlab.inference.predictor import Prediction
+
+COLUMNS = ("path", "label", "probability", "top", "error")
+
+
+def as_text(path: str | None) -> str | None:
+    """The path with bytes that are no text written out: what every format can hold."""
+    return None if path is None else path.encode(errors="backslashreplace").decode()
+
+
+@runtime_checkable
+class Format(Protocol):
+    """How predictions are written."""
+
+    header: bytes
+
+    def encode(self, prediction: Prediction) -> bytes:
+        """One record, to its last line break."""
+
+    def decode(self, record: bytes) -> Prediction:
+        """What was encoded; ValueError when it was something else."""
+
+    def is_whole(self, lines: bytes) -> bool:
+        """Whether these lines are a record, or only its beginning."""
+
+
+class JsonLines:
+    """One JSON object a line."""
+
+    header = b""
+
+    def encode(self, prediction: Prediction) -> bytes:
+        """One record, to its last line break."""
+        # In ASCII: names of files may hold bytes that are no text, and escaped they stay valid.
+        return json.dumps(record(prediction)).encode() + b"\n"
+
+    def decode(self, record: bytes) -> Prediction:
+        """What was encoded; ValueError when it was something else."""
+        return _prediction(**json.loads(record))
+
+    def is_whole(self, lines: bytes) -> bool:
+        """A line break inside JSON is escaped."""
+        return lines.endswith(b"\n")
+
+
+class Csv:
+    """Comma-separated values; `top` is a list in JSON, what is missing is empty."""
+
+    header = ",".join(COLUMNS).encode() + b"\n"
+
+    def encode(self, prediction: Prediction) -> bytes:
+        """One record, to its last line break."""
+        fields = record(prediction)
+        fields["top"] = json.dumps(fields["top"], ensure_ascii=False) if fields["top"] else None
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow([fields[name] for name in COLUMNS])
+        return text.getvalue().encode(errors="surrogateescape")
+
+    def decode(self, record: bytes) -> Prediction:
+        """What was encoded; ValueError when it was something else."""
+        text = record.decode(errors="surrogateescape")
+        (row,) = csv.reader(io.StringIO(text, newline=""))
+        fields = {name: text or None for name, text in zip(COLUMNS, row, strict=True)}
+        parsed = {name: json.loads(fields[name] or "null") for name in ("probability", "top")}
+        return _prediction(**{**fields, **parsed, "top": parsed["top"] or []})
+
+    def is_whole(self, lines: bytes) -> bool:
+        """A line break inside quotes ends nothing; quotes in a field are doubled."""
+        return lines.endswith(b"\n") and lines.count(b'"') % 2 == 0
+
+
+def whole_records(file: io.BufferedIOBase, format: Format) -> Iterator[tuple[int, Prediction]]:
+    """Each record with the place where it ends; what a killed process left unfinished is not one.
+
+    ValueError where the file holds something else.
+    """
+    start = file.read(len(format.header))
+    if start != format.header:
+        if format.header.startswith(start):
+            return
+        raise ValueError(f"it begins with {start[:40]!r}")
+    end = len(start)
+    lines = b""
+    for line in file:
+        lines += line
+        if format.is_whole(lines):
+            end += len(lines)
+            try:
+                yield end, format.decode(lines)
+            except (TypeError, KeyError) as error:
+                raise ValueError(f"{lines[:80]!r} is no record") from error
+            lines = b""
+
+
+def record(prediction: Prediction) -> dict[str, Any]:
+    """The prediction by the names of its fields; `value` only where there is one."""
+    names = COLUMNS if prediction.value is None else (*COLUMNS, "value")
+    return {name: getattr(prediction, name) for name in names}
+
+
+def _prediction(
+    path: str | None,
+    label: str | None,
+    probability: float | None,
+    top: Sequence[Any],
+    error: str | None,
+    value: float | None = None,
+) -> Prediction:
+    return Prediction(
+        path=path,
+        label=label,
+        probability=probability,
+        top=tuple((name, number) for name, number in top),
+        error=error,
+        value=value,
+    )

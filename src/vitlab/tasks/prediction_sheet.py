@@ -1,0 +1,28 @@
+"""The contact sheet of a job: its images with what the model sees on them."""
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+from pathlib import Path
+
+from vitlab.contact_sheet import LIMIT, Tile, write_contact_sheet
+from vitlab.inference.predictor import Prediction
+
+SHOWN = LIMIT
+"""Images of a job that a sheet shows."""
+
+
+def write_sheet(path: Path, shown: Sequence[Prediction], *, images: int, model: str) -> None:
+    """Draw the first images of a job, and say how many more it has."""
+    tiles = [_tile(prediction) for prediction in shown]
+    more = repeat(tiles[-1], images - len(tiles))
+    title = f"{images:,} image{'s' * (images != 1)} by {Path(model).name}"
+    write_contact_sheet(path, chain(tiles, more), title=title)
+
+
+def _tile(prediction: Prediction) -> Tile:
+    file = Path(prediction.path or "")
+    if prediction.error is not None:
+        return Tile(image=file, caption=f"cannot be read\n{file.name}", mark="bad")
+    return Tile(
+        image=file, caption=f"{prediction.label}\n{prediction.probability:.1%} · {file.name}"
+    )

@@ -1,0 +1,56 @@
+"""The forward pass as training runs it: plain, with less memory, or compiled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.errors import ConfigError
+from vitlab.nn.encoder import Encoder
+from vitlab.train.config import TrainConfig
+
+Forward = Callable[[Tensor], Tensor]
+
+BACKEND = "inductor"
+"""What turns the traced model into code."""
+
+
+def training_forward(model: nn.Module, config: TrainConfig) -> Forward:
+    """Images to logits as the config asks; the model itself keeps its names and its eager form."""
+    encoders = [module for module in model.modules() if isinstance(module, Encoder)]
+    if config.recompute_activations and not encoders:
+        raise ConfigError(
+            f"recompute_activations works on encoder blocks, and {config.model} has none; "
+            f"valid: a vit_… model, or recompute_activations=false"
+        )
+    for encoder in encoders:
+        encoder.recompute = config.recompute_activations
+    return torch.compile(model, backend=BACKEND) if config.compile else model
+
+
+def check_compiler(device: torch.device) -> None:
+    """Compile one small function, so that a missing compiler is told before anything is written."""
+
+    def bend(x: Tensor) -> Tensor:
+        return (x * x + 1).relu()
+
+    compiled: Any = torch.compile(bend, backend=BACKEND)
+    try:
+        # A cached result would hide that the compiler has gone.
+        settings: Any = torch.compiler.config
+        with settings.patch(force_disable_caches=True):
+            compiled(torch.ones(64, device=device))
+    except Exception as error:
+        raise ConfigError(
+            f"compile=true finds no working compiler for {device.type} ({_reason(error)}); "
+            f"install one (on a CPU: g++), or train with compile=false"
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """What happened at the bottom, in the first line of it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__

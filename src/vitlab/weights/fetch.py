@@ -1,0 +1,174 @@
+"""A published checkpoint brought home: resumed, verified, pinned, then renamed into place at once.
+
+It lies in a folder of its own with `fetched.json`, which keeps the whole sha256 of what arrived:
+where nothing is published, this is how a later change is noticed.
+"""
+
+import errno
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from vitlab.checksum import file_digest
+from vitlab.download import SILENT, Progress, download, sync
+from vitlab.errors import DataError, WeightsError
+from vitlab.files import write_json
+from vitlab.home import homes, writable_home
+from vitlab.lock import locked
+from vitlab.weights.container import read_json
+from vitlab.weights.files import open_weights
+from vitlab.weights.formats import recognise
+from vitlab.weights.table import Checkpoint
+
+KIND, WORKSHOP, RECORD = "weights", ".fetch", "fetched.json"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetched:
+    """Where a checkpoint lies, its sha256, and whether it was brought just now."""
+
+    path: Path
+    sha256: str
+    new: bool
+
+
+def find(checkpoint: Checkpoint) -> Path | None:
+    """The file of a checkpoint that was fetched before."""
+    for home in homes(KIND):
+        path = home / checkpoint.name / checkpoint.remote.name
+        if path.is_file() and (path.parent / RECORD).is_file():
+            return path
+    return None
+
+
+def require(checkpoint: Checkpoint) -> Path:
+    """The file of a checkpoint; an error with the command that fetches it where it is not there."""
+    found = find(checkpoint)
+    if found is None:
+        raise WeightsError(
+            f"{checkpoint.name} has not been fetched; get it: vitlab weights fetch "
+            f"{checkpoint.name}"
+        )
+    recorded, size = read_record(found).get("bytes"), found.stat().st_size
+    if recorded != size:
+        raise WeightsError(
+            f"{found} has {size} bytes instead of {recorded}; get it again: "
+            f"vitlab weights fetch {checkpoint.name}"
+        )
+    return found
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What was noted when a file arrived."""
+    return read_json(path.parent / RECORD)
+
+
+def fetch(checkpoint: Checkpoint, progress: Progress = SILENT) -> Fetched:
+    """Get a checkpoint unless a good copy is there; two processes at once fetch it once."""
+    found = _good_copy(checkpoint, progress)
+    if found is not None:
+        return found
+    home = writable_home(KIND)
+    workshop = home / WORKSHOP
+    workshop.mkdir(exist_ok=True)
+
+    def waiting() -> None:
+        progress.note(f"{checkpoint.name}: another process is fetching it; waiting")
+
+    with locked(workshop / f"{checkpoint.name}.lock", waiting):
+        return _good_copy(checkpoint, progress) or _fetch(checkpoint, home, progress)
+
+
+def _good_copy(checkpoint: Checkpoint, progress: Progress) -> Fetched | None:
+    """The copy that is there, verified to the last byte."""
+    path = find(checkpoint)
+    if path is None:
+        return None
+    recorded, found = read_record(path).get("sha256"), file_digest(path, "sha256")
+    if found == recorded:
+        return Fetched(path=path, sha256=found, new=False)
+    progress.note(f"{path} has sha256 {found} instead of {recorded}; fetching it again")
+    return None
+
+
+def _fetch(checkpoint: Checkpoint, home: Path, progress: Progress) -> Fetched:
+    work, target = home / WORKSHOP / checkpoint.name, home / checkpoint.name
+    work.mkdir(exist_ok=True)
+    remote = checkpoint.remote
+    progress.note(f"{checkpoint.name}: from {remote.host}")
+    try:
+        path = download(remote, work, progress)
+        digest = _judge(checkpoint, path, target)
+    except (DataError, WeightsError, OSError) as error:
+        _forget(work)
+        raise WeightsError(_failure(checkpoint, home, error)) from error
+    _land(path, target, _record(checkpoint, path, digest))
+    return Fetched(path=target / path.name, sha256=digest, new=True)
+
+
+def _judge(checkpoint: Checkpoint, path: Path, target: Path) -> str:
+    """The sha256 of what arrived, if it is what was asked for; else it is deleted."""
+    try:
+        return _digest(checkpoint, path, target)
+    except WeightsError:
+        path.unlink()
+        raise
+
+
+def _digest(checkpoint: Checkpoint, path: Path, target: Path) -> str:
+    size = path.stat().st_size
+    if not checkpoint.has_size(size):
+        raise WeightsError(f"{path.name} has {size} bytes instead of {checkpoint.size}")
+    file = open_weights(path)
+    try:
+        recognise(file.shapes, None)
+    finally:
+        file.close()
+    digest, record = file_digest(path, "sha256"), target / RECORD
+    pinned = read_json(record) if record.is_file() else {"sha256": digest}
+    if digest != pinned.get("sha256"):
+        raise WeightsError(
+            f"{path.name} has changed: sha256 {digest}, but {pinned.get('sha256')} when it was "
+            f"first fetched ({pinned.get('fetched')}); to take it nevertheless, delete {target}"
+        )
+    return digest
+
+
+def _record(checkpoint: Checkpoint, path: Path, digest: str) -> dict[str, Any]:
+    return {
+        "name": checkpoint.name,
+        "url": checkpoint.url,
+        "bytes": path.stat().st_size,
+        "sha256": digest,
+        "sha256_published": checkpoint.sha256,
+        "licence": checkpoint.licence,
+        "fetched": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _land(path: Path, target: Path, record: dict[str, Any]) -> None:
+    """Move the folder of a verified file into place; where one is already, replace its file."""
+    work = path.parent
+    write_json(work / RECORD, record)
+    sync(work)
+    if not target.exists():
+        work.rename(target)
+    else:
+        path.replace(target / path.name)
+        (work / RECORD).replace(target / RECORD)
+        _forget(work)
+    sync(target.parent)
+
+
+def _forget(work: Path) -> None:
+    """Leave nothing behind but a part that can be resumed."""
+    if not any(work.iterdir()):
+        work.rmdir()
+
+
+def _failure(checkpoint: Checkpoint, home: Path, error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return f"{home}: no room for {checkpoint.name} ({error.strerror})"
+    return f"{checkpoint.name} could not be fetched from {checkpoint.url}: {error}"

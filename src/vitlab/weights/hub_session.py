@@ -1,0 +1,105 @@
+"""Asking the Hugging Face hub: whatever goes wrong there is one line about the address."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from vitlab.errors import HubError, MissingExtra, VitlabError
+
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+
+
+@contextmanager
+def asking(address: object, *, progress: bool = False) -> Iterator[Any]:
+    """The `HfApi` of the hub that HF_ENDPOINT names, with the token of the environment."""
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise MissingExtra("hub", "the Hugging Face hub") from error
+    api = huggingface_hub.HfApi(library_name="vitlab")
+    with ExitStack() as stack:
+        stack.enter_context(_quiet(bars=progress))
+        try:
+            yield api
+        except VitlabError:
+            raise
+        except Exception as error:
+            told = _told(error, api.endpoint)
+            if told is None:
+                raise
+            raise HubError(f"{address}: {told}") from error
+
+
+@contextmanager
+def _quiet(*, bars: bool) -> Iterator[None]:
+    """Progress bars only on request, and no warnings before the one line of an error."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+        logging,
+    )
+
+    verbosity = logging.get_verbosity()
+    hide = (
+        not bars
+        and not are_progress_bars_disabled()
+        and constants.HF_HUB_DISABLE_PROGRESS_BARS is None
+    )
+    logging.set_verbosity_error()
+    if hide:
+        disable_progress_bars()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if hide:
+            enable_progress_bars()
+
+
+def _told(error: BaseException, endpoint: str) -> str | None:
+    """What happened, in words; None for a fault of ours."""
+    from huggingface_hub import errors
+
+    while isinstance(error, RuntimeError | errors.LocalEntryNotFoundError) and error.__cause__:
+        error = error.__cause__
+    if isinstance(error, errors.LocalTokenNotFoundError):
+        return "no token to write with; set HF_TOKEN, or run `hf auth login` once"
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set; unset it to reach the hub"
+    if isinstance(error, errors.HFValidationError):
+        return f"no valid name of a repository ({_line(error)})"
+    if getattr(error, "response", None) is not None:  # also of requests' own, in older releases
+        return _refused(error, endpoint)
+    if isinstance(error, OSError) and error.errno in DISK:
+        return f"cannot be written ({error.strerror})"
+    # Of requests (errors of the operating system) and httpx alike.
+    if isinstance(error, (OSError, errors.HfHubHTTPError.__mro__[1])):
+        return f"{endpoint} cannot be reached ({_line(error)})"
+    return f"the transfer failed ({_line(error)})" if isinstance(error, RuntimeError) else None
+
+
+def _refused(error: BaseException, endpoint: str) -> str:
+    """What an answer other than success says."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return f"its owner grants access on request: ask at {endpoint}, then set HF_TOKEN"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"no such repository at {endpoint}, or a private one that HF_TOKEN does not open"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return "the repository has no such revision; valid: a branch, a tag or a commit of it"
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    if status == 401:
+        return "the token was refused; set HF_TOKEN to a valid one, or run `hf auth login` again"
+    if status == 403:
+        return "the token may not do that; valid: one with the right to write there"
+    said = getattr(error, "server_message", None) or _line(error)
+    return f"{endpoint} answered {status}: {' '.join(str(said).split())[:200]}"
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,80 @@
+"""`vitlab train`: its options, what it prints, and what becomes of mistakes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from command import Command
+from vitlab.errors import Interrupted
+from vitlab.tasks import train as train_task
+from vitlab.train import batch_size, loop
+
+SMALL = ("--data", "sample", "--steps", 2, "--set", "model=vit_test", "--set", "evaluations=1")
+
+
+def test_a_run_is_told_in_lines_and_as_json(command: Command, tmp_path: Path) -> None:
+    outcome = command("train", *SMALL, "--batch-size", 16, "--out", tmp_path / "run", "--json")
+    assert outcome.code == 0, outcome
+    told = json.loads(outcome.out)
+    assert Path(told["report"]).is_file()
+    assert 0 <= told["test_accuracy"] <= 1
+    assert "vit_test on sample: 2 steps of 16 images" in outcome.err
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["batch_size"] == 16
+
+
+def test_auto_says_what_it_chose(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(*_: object, **__: object) -> None:
+        raise Interrupted(2, 0, 2)
+
+    monkeypatch.setattr(train_task, "fit", fit)
+    monkeypatch.setattr(batch_size, "free_bytes", lambda: 2**22)
+    outcome = command("train", *SMALL, "--batch-size", "auto", "--out", tmp_path / "run")
+    assert outcome.code == 130, outcome
+    chosen = json.loads((tmp_path / "run" / "config.json").read_text())["train"]["batch_size"]
+    assert 1 <= chosen < 100
+    assert f"batch size {chosen}, the largest up to 100 that fits" in outcome.out
+    assert f"2 steps of {chosen} images" in outcome.out
+    resumed = command("train", "--resume", "--out", tmp_path / "run")
+    assert f"2 steps of {chosen} images" in resumed.out
+
+
+def test_out_of_memory_is_one_line(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
+
+    monkeypatch.setattr(loop, "train_step", full)
+    outcome = command("train", *SMALL, "--out", tmp_path / "run", "--json")
+    message = outcome.err.splitlines()[-1]
+    assert outcome.code == 2
+    assert "not enough memory for batches of 100 images; 50 would fit" in message
+    assert "--batch-size auto" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batch-size", "many"], "'many' is neither a number of images nor auto"),
+        (["--batch-size", "0"], "'0' is neither a number of images nor auto"),
+        (["--set", "recompute_activation=true"], "did you mean recompute_activations"),
+        (["--set", "compile=perhaps"], "key 'compile': found 'perhaps', expected bool"),
+        (
+            ["seed", "--set", "model=cnn_tutorial", "--set", "recompute_activations=true"],
+            "works on encoder blocks, and cnn_tutorial has none",
+        ),
+        (["--epochs", "1"], "--epochs and --steps: a run has one budget"),
+        (["--resume", "--batch-size", "auto"], "continues the run as it was decided"),
+    ],
+)
+def test_mistakes_are_one_line_and_write_nothing(
+    command: Command, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    outcome = command("train", *SMALL, *arguments, "--out", tmp_path / "run")
+    assert message in outcome.mistake
+    assert list(tmp_path.iterdir()) == []
