@@ -13,7 +13,7 @@ def check_plots() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise MissingExtra("matplotlib", "plots") from error
+        raise MissingExtra("plots", "the plot of --find-lr") from error
 
 
 def draw_trials(trials: Sequence[Trial], suggested: float, path: Path) -> None:

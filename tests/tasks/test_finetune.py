@@ -1,0 +1,223 @@
+"""Fine-tuning: what starts from the weights, what is left alone, and what comes out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tasks.classifiers import saved_model
+from vitlab import load, load_weights
+from vitlab.errors import ConfigError, DataError, Interrupted, WeightsError
+from vitlab.tasks import job as job_module
+from vitlab.tasks.finetune import finetune
+from vitlab.tasks.train import Run, Watcher, train
+from vitlab.train.loop import fit
+
+CLASSES = ("circle", "square")
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    return saved_model(tmp_path / "weights.safetensors")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two classes that differ in brightness."""
+    random = np.random.default_rng(0)
+    for split, count in (("train", 24), ("val", 6)):
+        for number, name in enumerate(CLASSES):
+            place = tmp_path / "data" / split / name
+            place.mkdir(parents=True)
+            for i in range(count):
+                pixels = random.integers(0, 100, (40, 44, 3), dtype=np.uint8) + 120 * number
+                Image.fromarray(pixels.astype(np.uint8)).save(place / f"{i}.png")
+    return tmp_path / "data"
+
+
+def tune(weights: Path, folder: Path, out: Path, **settings: Any) -> Run:
+    changes = {"budget": 6.0, "budget_in": "steps", "evaluations": 2}
+    changes |= settings.pop("changes", {})
+    return finetune(weights, data=folder, out=out, changes=changes, **settings)
+
+
+def state(run: Path) -> dict[str, torch.Tensor]:
+    return load(run).model.state_dict()
+
+
+def test_a_bundle_with_the_folders_labels_and_the_weights_preprocessing(
+    weights: Path, folder: Path, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    run = tune(weights, folder, tmp_path / "run", watcher=Watcher(note=notes.append))
+    found = load(run.bundle)
+    assert found.labels == CLASSES
+    assert found.preprocessing.mean == (0.5, 0.5, 0.5)
+    assert run.split == "test"
+    assert run.evaluation.images == 12
+    assert any("48 images, 24 a class" in note for note in notes)
+    assert any("held out" in note for note in notes)
+    config = json.loads((run.bundle / "config.json").read_text())
+    assert config["provenance"]["from"] == str(weights)
+    assert config["provenance"]["recipe"] == "finetune"
+    plan = json.loads((run.folder / "config.json").read_text())
+    assert plan["train"]["head_first"] > 0
+    assert plan["train"]["optimizer"]["layer_decay"] < 1
+    assert "vitlab finetune --from" in plan["command"]
+
+
+def test_it_learns(weights: Path, folder: Path, tmp_path: Path) -> None:
+    changes = {"budget": 30.0, "optimizer.lr": 3e-3, "augment.color_jitter": 0.0}
+    run = tune(weights, folder, tmp_path / "run", changes=changes)
+    assert run.evaluation.accuracy == 1.0  # two levels of brightness; guessing gives a half
+
+
+def test_a_linear_probe_leaves_all_else_alone(weights: Path, folder: Path, tmp_path: Path) -> None:
+    before = load_weights(weights).state_dict()
+    after = state(tune(weights, folder, tmp_path / "run", linear_probe=True).folder)
+    for name, value in after.items():
+        if name.startswith("head."):
+            assert value.abs().max() > 0
+        else:
+            assert torch.equal(value, before[name]), name
+
+
+def test_frozen_blocks_stay(weights: Path, folder: Path, tmp_path: Path) -> None:
+    before = load_weights(weights).state_dict()
+    run = tune(weights, folder, tmp_path / "run", freeze=1, changes={"ema": 0.0})
+    after = state(run.folder)
+    assert torch.equal(after["stem.proj.weight"], before["stem.proj.weight"])
+    for name in ("attention.qkv.weight", "mlp.fc1.weight"):
+        assert torch.equal(
+            after[f"encoder.blocks.0.{name}"], before[f"encoder.blocks.0.{name}"]
+        )
+        assert not torch.equal(
+            after[f"encoder.blocks.1.{name}"], before[f"encoder.blocks.1.{name}"]
+        )
+
+
+def test_lora_is_merged_into_a_plain_model(weights: Path, folder: Path, tmp_path: Path) -> None:
+    before = load_weights(weights).state_dict()
+    after = state(tune(weights, folder, tmp_path / "run", lora=2).folder)
+    assert list(after) == list(before)
+    name = "encoder.blocks.1.attention.qkv.weight"
+    change = (after[name] - before[name]).double()
+    assert change.abs().max() > 0
+    assert torch.linalg.matrix_rank(change, rtol=1e-3) <= 2
+    assert torch.equal(after["encoder.norm.weight"], before["encoder.norm.weight"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"lora": 2},
+        {"linear_probe": True},
+        {"sam": 0.05},
+        {"changes": {"ema": 0.9, "augment.mixup": 0.5}},
+    ],
+    ids=["all", "lora", "probe", "sam", "mixup"],
+)
+def test_resuming_ends_at_the_same_weights(
+    weights: Path,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+) -> None:
+    changes = {"checkpoint_every": 1, "head_first": 0.4} | settings.pop("changes", {})
+    whole = tune(weights, folder, tmp_path / "whole", changes=changes, **settings)
+
+    def interrupted(*arguments: Any, **keywords: Any) -> None:
+        fit(*arguments, **keywords | {"watch": stop_after_two})
+
+    def stop_after_two(metric: Any) -> None:
+        if metric["step"] > 2:
+            raise Interrupted(15, 2, 6)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job_module, "fit", interrupted)
+        with pytest.raises(Interrupted):
+            tune(weights, folder, tmp_path / "cut", changes=changes, **settings)
+    weights.unlink()  # the checkpoint has all that is needed
+    resumed = train(out=tmp_path / "cut", resume=True)
+    assert resumed.metrics == whole.metrics
+    first, second = state(whole.folder), state(resumed.folder)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_other_sizes(weights: Path, folder: Path, tmp_path: Path) -> None:
+    run = tune(weights, folder, tmp_path / "run", image_size=(40, 24))
+    found = load(run.bundle)
+    assert found.model.config.image_size == (40, 24)
+    assert found.preprocessing.size == (40, 24)
+
+
+def test_the_papers_protocol(weights: Path, folder: Path, tmp_path: Path) -> None:
+    run = tune(weights, folder, tmp_path / "run", paper=True, changes={"batch_size": 32})
+    plan = json.loads((run.folder / "config.json").read_text())["train"]
+    assert plan["optimizer"] | {"name": "sgd", "momentum": 0.9} == plan["optimizer"]
+    assert plan["optimizer"]["weight_decay"] == 0
+    assert plan["schedule"]["kind"] == "cosine"
+
+
+def test_a_teacher_changes_what_is_learned(weights: Path, folder: Path, tmp_path: Path) -> None:
+    taught_by = tune(weights, folder, tmp_path / "teacher").bundle
+    alone = state(tune(weights, folder, tmp_path / "alone").folder)
+    taught = state(tune(weights, folder, tmp_path / "taught", teacher=taught_by).folder)
+    assert not torch.equal(alone["head.weight"], taught["head.weight"])
+    with pytest.raises(ConfigError, match=r"teacher .* does not know circle, square"):
+        tune(weights, folder, tmp_path / "wrong", teacher=weights)
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_the_rate_is_found_and_drawn(weights: Path, folder: Path, tmp_path: Path) -> None:
+    notes: list[str] = []
+    watcher = Watcher(note=notes.append)
+    run = tune(weights, folder, tmp_path / "run", find_rate=True, watcher=watcher)
+    plan = json.loads((run.folder / "config.json").read_text())["train"]
+    told = [note for note in notes if "range test" in note]
+    assert told
+    assert f"{plan['optimizer']['lr']:g}" in told[0]
+    with Image.open(run.folder / "find-lr.png") as picture:
+        assert picture.width > 500
+
+
+def test_a_run_and_a_bundle_can_be_started_from(
+    weights: Path, folder: Path, tmp_path: Path
+) -> None:
+    first = tune(weights, folder, tmp_path / "first")
+    for number, start in enumerate((first.folder, first.bundle)):
+        again = tune(start, folder, tmp_path / f"again{number}")
+        assert load(again.bundle).labels == CLASSES
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lora": 2, "linear_probe": True}, "lora and linear_probe exclude each other"),
+        ({"freeze": 9}, "frozen_blocks 9; the model has 2 blocks"),
+        ({"changes": {"model": "vit_b16"}}, "model vit_b16: the weights decide the model"),
+        ({"changes": {"bugdet": 2}}, "unknown .*bugdet"),
+    ],
+)
+def test_mistakes_are_told_and_nothing_is_written(
+    weights: Path, folder: Path, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tune(weights, folder, tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_and_data_must_be_there(weights: Path, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no weights; pass --from"):
+        finetune(None, data=folder, out=tmp_path / "run")
+    with pytest.raises(WeightsError):
+        finetune(tmp_path / "gone.npz", data=folder, out=tmp_path / "run")
+    with pytest.raises((ConfigError, DataError)):
+        finetune(weights, data=tmp_path / "gone", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
