@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitlab.preprocessing import Preprocessing as Preprocessing
     from vitlab.registry import register as register
     from vitlab.tasks.evaluate import evaluate as evaluate
+    from vitlab.tasks.finetune import finetune as finetune
     from vitlab.tasks.train import train as train
     from vitlab.weights.create import create_model as create_model
     from vitlab.weights.load import load_weights as load_weights
@@ -33,6 +34,7 @@ _HOMES = {
     "create_model": "vitlab.weights.create",
     "dot_product_attention": "vitlab.nn.attention",
     "evaluate": "vitlab.tasks.evaluate",
+    "finetune": "vitlab.tasks.finetune",
     "load": "vitlab.inference.classifier",
     "load_weights": "vitlab.weights.load",
     "register": "vitlab.registry",

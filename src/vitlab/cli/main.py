@@ -15,6 +15,7 @@ from vitlab.cli.demo import demo
 from vitlab.cli.evaluate import evaluate
 from vitlab.cli.features import features
 from vitlab.cli.fewshot import fewshot
+from vitlab.cli.finetune import finetune
 from vitlab.cli.info import info
 from vitlab.cli.models import models
 from vitlab.cli.predict import predict
@@ -30,7 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]}, pretty_exceptions_enable=False
 )
 for command in (
-    *(models, summary, train, predict, evaluate, features, similar, fewshot),
+    *(models, summary, train, finetune, predict, evaluate, features, similar, fewshot),
     *(info, convert, push, pull, demo),
 ):
     app.command()(command)

@@ -1,8 +1,9 @@
 """`vitlab train`: a recipe, data, and a folder for what comes of it."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +11,9 @@ from vitlab.cli.live import live_view
 from vitlab.cli.options import Json, parse_batch_size, parse_changes
 from vitlab.cli.output import print_json
 from vitlab.errors import ConfigError, Interrupted
+
+if TYPE_CHECKING:
+    from vitlab.tasks.train import Run, Watcher
 
 
 def train(
@@ -47,27 +51,37 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model; interrupted at any moment, it continues with --resume."""
-    from vitlab.tasks.run_folder import resume_command
-    from vitlab.tasks.train import Watcher
     from vitlab.tasks.train import train as run_training
 
-    wanted = _changes(changes, epochs, steps, minutes, batch_size, seed)
+    wanted = gather_changes(changes, epochs, steps, minutes, batch_size, seed)
     if resume and wanted:
         raise ConfigError(f"--resume continues the run as it was decided, without {min(wanted)}")
+    show_run(
+        lambda watcher: run_training(
+            recipe,
+            data=data,
+            out=out,
+            changes=wanted,
+            resume=resume,
+            download=download,
+            watcher=watcher,
+        ),
+        out,
+        json=json,
+    )
+
+
+def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
+    """Do a job in sight of the user, and print what came of it."""
+    from vitlab.tasks.run_folder import resume_command
+    from vitlab.tasks.train import Watcher
+
     with live_view(sys.stderr if json else sys.stdout) as view:
         watcher = Watcher(
             begin=lambda plan, files: view.begin(plan), metric=view.metric, note=view.note
         )
         try:
-            run = run_training(
-                recipe,
-                data=data,
-                out=out,
-                changes=wanted,
-                resume=resume,
-                download=download,
-                watcher=watcher,
-            )
+            run = job(watcher)
         except Interrupted as stop:
             print(f"{stop}; continue: {resume_command(out)}", file=sys.stderr)
             raise typer.Exit(128 + stop.signal) from None
@@ -81,7 +95,7 @@ def train(
         )
 
 
-def _changes(
+def gather_changes(
     texts: list[str] | None,
     epochs: float | None,
     steps: int | None,
@@ -89,6 +103,7 @@ def _changes(
     batch_size: Any,
     seed: int | None,
 ) -> dict[str, Any]:
+    """What the options of a command change, as dotted fields."""
     changes: dict[str, Any] = dict(parse_changes(texts))
     changes |= budget(epochs=epochs, steps=steps, minutes=minutes)
     if batch_size is not None:

@@ -1,17 +1,13 @@
 """A few images of each class: what is left when data is scarce on purpose."""
 
-from typing import TypeVar
-
 import torch
 
-from vitlab.data.images import ArraySet, FileSet
+from vitlab.data.images import ImageSet
 from vitlab.data.random import generator
 from vitlab.errors import DataError
 
-Images = TypeVar("Images", ArraySet, FileSet)
 
-
-def draw_per_class(images: Images, count: int, *, seed: int) -> Images:
+def draw_per_class(images: ImageSet, count: int, *, seed: int) -> ImageSet:
     """`count` images of each class, drawn by the seed, in the order of the set."""
     labels = images.labels
     if labels.ndim != 1 or labels.is_floating_point():

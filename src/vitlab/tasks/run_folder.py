@@ -23,6 +23,7 @@ from vitlab.data.images import Survey
 from vitlab.errors import ConfigError
 from vitlab.files import write_json
 from vitlab.lock import locked
+from vitlab.tasks.start import Start
 from vitlab.train.config import TrainConfig
 
 LOCK, SURVEY = ".lock", "survey.json"
@@ -45,6 +46,8 @@ class Plan:
     commit: str | None = None
     licence: str | None = None
     """Of the weights to come; None where nobody stated it."""
+    start: Start | None = None
+    """Weights that the run begins with; None: fresh ones."""
     version: str = __version__
 
 
@@ -135,10 +138,14 @@ def forget_run(run: Path) -> None:
 def exact_command(recipe: str, data: str, out: Path, changes: Mapping[str, Any]) -> str:
     """The command line that repeats a run."""
     words = ["vitlab", "train", recipe, "--data", data, "--out", str(out)]
+    return shlex.join([*words, *written(changes)])
+
+
+def written(changes: Mapping[str, Any]) -> Iterator[str]:
+    """Changes as words of a command line."""
     for key, value in changes.items():
-        written = value if isinstance(value, str) else json.dumps(value)
-        words += ["--set", f"{key}={written}"]
-    return shlex.join(words)
+        yield "--set"
+        yield f"{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def current_commit() -> str | None:

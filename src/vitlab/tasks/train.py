@@ -12,6 +12,7 @@ from torch import nn
 
 from vitlab.config import from_dict, override, to_dict
 from vitlab.data.datasets import DataSource, open_data
+from vitlab.data.draw import draw_per_class
 from vitlab.data.images import FileSet, ImageSet, Survey
 from vitlab.data.loader import batches_for_evaluation, open_loader
 from vitlab.data.random import seed_for
@@ -22,10 +23,11 @@ from vitlab.evaluate.calibration import Temperature, fit_temperature
 from vitlab.evaluate.classify import Batches, Evaluation, Evaluator, Outcome, collect
 from vitlab.evaluate.classify import evaluate as judge
 from vitlab.files import write_json
-from vitlab.models.config import pair
+from vitlab.models.config import ViTConfig, pair
 from vitlab.models.flops import cost
 from vitlab.models.registry import configure, create_model
 from vitlab.models.variants import ModelConfig
+from vitlab.nn.lora import merge_lora
 from vitlab.preprocessing import Preprocessing
 from vitlab.recipes.registry import recipe as recipe_named
 from vitlab.registry import DATASETS
@@ -50,6 +52,7 @@ from vitlab.tasks.run_folder import (
     write_plan,
     write_survey,
 )
+from vitlab.tasks.start import reopen, with_teacher
 from vitlab.train.batch_size import (
     advice,
     check_memory,
@@ -57,11 +60,12 @@ from vitlab.train.batch_size import (
     out_of_memory,
 )
 from vitlab.train.budget import steps_for
-from vitlab.train.checkpoint import load_checkpoint
+from vitlab.train.checkpoint import checkpoints, load_checkpoint
 from vitlab.train.config import TrainConfig
 from vitlab.train.ema import averaged
 from vitlab.train.events import check_tensorboard
 from vitlab.train.forward import check_compiler
+from vitlab.train.learning import passes, prepare_learning
 from vitlab.train.log import Metric
 from vitlab.train.loop import CHOSEN_BY, Evaluate, Loader, RunFiles, fit
 from vitlab.train.memory import is_out_of_memory
@@ -131,17 +135,28 @@ def train(
         source = open_data(plan.data, download=download)
     else:
         check_new(folder)
-        if data is None or not os.fspath(data):
-            raise ConfigError("no data; pass --data NAME or FOLDER (vitlab data list shows names)")
-        data = os.fspath(data)
-        source = open_data(data, download=download)
-        if data not in DATASETS:  # so that it can be resumed from anywhere
-            data = os.path.abspath(os.path.expanduser(data))
+        data, source = open_new(data, download=download)
         given = {key: value for key, value in wanted.items() if not (auto and key == "batch_size")}
         plan = replace(_decide(recipe, data, source, folder, given), licence=licence)
-    job = _Job.prepare(plan, folder, source, known, watcher, auto=auto)
+    job = Job.prepare(plan, folder, source, known, watcher, auto=auto)
     with working_in(folder):
         return job.run(watcher)
+
+
+def open_new(data: str | os.PathLike[str] | None, *, download: bool) -> tuple[str, DataSource]:
+    """What a new run learns from, and its name, by which it can be resumed from anywhere."""
+    if data is None or not os.fspath(data):
+        raise ConfigError("no data; pass --data NAME or FOLDER (vitlab data list shows names)")
+    given = os.fspath(data)
+    source = open_data(given, download=download)
+    return given if given in DATASETS else os.path.abspath(os.path.expanduser(given)), source
+
+
+def split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Changes of the run's settings, and of the model's."""
+    of_model = {key[6:]: value for key, value in changes.items() if key.startswith("model.")}
+    of_run = {key: value for key, value in changes.items() if not key.startswith("model.")}
+    return of_run, of_model
 
 
 def _decide(
@@ -153,8 +168,7 @@ def _decide(
 ) -> Plan:
     """The plan of a new run, but for the number of steps, which the loader tells."""
     base = recipe_named(recipe) if isinstance(recipe, str) else recipe
-    of_model = {key[6:]: value for key, value in changes.items() if key.startswith("model.")}
-    of_run = {key: value for key, value in changes.items() if not key.startswith("model.")}
+    of_run, of_model = split_changes(changes)
     config = override(base, of_run)
     shape: dict[str, Any] = {"classes": len(source.labels), "channels": source.channels}
     if source.image_size is not None:
@@ -178,7 +192,7 @@ def _decide(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
+class Job:
     """A run that is ready to go."""
 
     plan: Plan
@@ -202,26 +216,27 @@ class _Job:
         watcher: Watcher,
         *,
         auto: bool,
-    ) -> "_Job":
+    ) -> "Job":
         """Open the training images, hold some out, and build model and loader."""
         config, device = plan.train, best_device()
         _check_options(config, device, watcher)
         images, validation = _open_train(source, config.max_broken, known), None
+        if config.images_per_class:
+            images = draw_per_class(images, config.images_per_class, seed=config.seed)
         if config.hold_out:
             images, validation = _hold_out(images, config)
         keep_freed_memory()
         torch.manual_seed(seed_for(config.seed, "init"))
-        model = create_model(model_config(plan)).to(device)
+        model = _first_model(plan, folder).to(device)
+        prepare_learning(model, config)
         if auto:
             plan = _with_fitting_batches(plan, model, watcher)
             config = plan.train
         else:
             check_memory(model, config)
         state = new_state(model, config)
-        preprocessing = Preprocessing(
-            size=pair(cast(Any, model.config).image_size), mean=source.mean, std=source.std
-        )
-        loader = open_loader(
+        preprocessing = _preprocessing(plan, model, source)
+        loader: Loader = open_loader(
             images,
             batch_size=config.batch_size,
             seed=config.seed,
@@ -232,6 +247,8 @@ class _Job:
             workers=config.workers,
             max_broken=config.max_broken,
         )
+        if plan.start is not None:
+            loader = with_teacher(loader, plan.start, source, device)
         return cls(
             plan=plan,
             files=RunFiles(folder=folder),
@@ -269,7 +286,14 @@ class _Job:
             # Here and no earlier: while the error lives, its frames hold on to the activations.
             raise self._out_of_memory()
         weights = self._choose()
+        merge_lora(self.state.model)
         return self._finish(plan, weights)
+
+    def with_rate(self, rate: float) -> "Job":
+        """The same with another peak rate, before its first step."""
+        optimizer = replace(self.plan.train.optimizer, lr=rate)
+        plan = replace(self.plan, train=replace(self.plan.train, optimizer=optimizer))
+        return replace(self, plan=plan, state=new_state(self.state.model, plan.train))
 
     def _out_of_memory(self) -> OutOfMemory:
         """What to do about it; of a run that was just begun nothing stays."""
@@ -378,6 +402,7 @@ class _Job:
                 "weights": weights,
                 "licence": plan.licence,
                 "vitlab": plan.version,
+                **({} if plan.start is None else {"from": plan.start.weights}),
             },
         )
         write_json(self.files.folder / BROKEN, self._broken())
@@ -437,7 +462,7 @@ class _Job:
             model=describe_model(config.model, model, {"optimizer": config.optimizer.name}),
             data=describe_data(self.source, {**counts, split: len(images)}, augment=config.augment),
             compute=Compute(
-                flops=3 * cost(model).flops * seen + extra,
+                flops=passes(config) * cost(model).flops * seen + extra,
                 seconds=self.state.seconds,
                 images=seen,
                 steps=self.state.step,
@@ -511,8 +536,25 @@ def _with_fitting_batches(plan: Plan, model: nn.Module, watcher: Watcher) -> Pla
     )
 
 
+def _first_model(plan: Plan, folder: Path) -> nn.Module:
+    """The model before step 1; a checkpoint knows more than the weights that a run began with."""
+    saved = RunFiles(folder=folder).checkpoints
+    if plan.start is None or (saved.is_dir() and any(checkpoints(saved))):
+        return create_model(model_config(plan))
+    return reopen(plan.start, plan.model)
+
+
+def _preprocessing(plan: Plan, model: nn.Module, source: DataSource) -> Preprocessing:
+    if plan.start is not None:
+        return plan.start.preprocessing
+    size = pair(cast(Any, model).config.image_size)
+    return Preprocessing(size=size, mean=source.mean, std=source.std)
+
+
 def model_config(plan: Plan) -> ModelConfig:
     """The whole configuration of the plan's model."""
+    if plan.start is not None:
+        return from_dict(ViTConfig, plan.model)
     return from_dict(type(configure(plan.train.model)), plan.model)
 
 

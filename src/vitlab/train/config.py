@@ -80,6 +80,8 @@ class TrainConfig:
     budget: float = 10.0
     budget_in: Literal["epochs", "steps", "minutes"] = "epochs"
     """Minutes are turned into steps by measuring the speed first, before step 1."""
+    images_per_class: int = 0
+    """Images of each class that the run may use, drawn by the seed; 0: all."""
     hold_out: float = 0.1
     """Share of the training images kept aside for choosing; 0: nothing is chosen."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
@@ -121,7 +123,7 @@ class TrainConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is not at least 1")
-        for name in ("patience", "workers", "seed", "frozen_blocks"):
+        for name in ("patience", "workers", "seed", "frozen_blocks", "images_per_class"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is negative")
         for name in ("hold_out", "label_smoothing", "ema", "head_first"):

@@ -42,6 +42,12 @@ def rate_factor(name: str, blocks: int, layer_decay: float) -> float:
     return layer_decay ** (blocks + 1 - layer)
 
 
+def passes(config: TrainConfig) -> int:
+    """Forward passes that the work of an update is worth: backward costs two."""
+    once = 1 if config.learns == "head" else 3
+    return 2 * once if config.optimizer.sam else once
+
+
 def depth(model: nn.Module) -> int:
     """Number of encoder blocks."""
     found = [int(m[1]) for name, _ in model.named_parameters() if (m := BLOCK.match(name))]

@@ -1,7 +1,7 @@
 """Distillation (arXiv:1503.02531): part of each target is what a teacher says of the image."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ Opinion = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes"]]
 """Probabilities of a teacher, for images as the student sees them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TaughtLoader:
     """Batches of another loader, whose targets are partly a teacher's.
 
@@ -28,11 +28,11 @@ class TaughtLoader:
     share: float
     """Of the target that the teacher decides."""
     classes: int
+    broken: dict[Path, str] = field(init=False)
+    """Files that could not be read."""
 
-    @property
-    def broken(self) -> dict[Path, str]:
-        """Files that could not be read."""
-        return self.loader.broken
+    def __post_init__(self) -> None:
+        self.broken = self.loader.broken
 
     @property
     def steps_per_epoch(self) -> float:

@@ -1,0 +1,183 @@
+"""`vitlab finetune`: anybody's weights and a folder of images become a classifier."""
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitlab.config import override, to_dict
+from vitlab.data.datasets import DataSource
+from vitlab.errors import ConfigError
+from vitlab.models.config import Size
+from vitlab.models.vit import VisionTransformer
+from vitlab.recipes import finetune as recipes
+from vitlab.tasks.card.read import variant_name
+from vitlab.tasks.find_rate import check_plots, draw_trials
+from vitlab.tasks.run_folder import Plan, check_new, current_commit, working_in, written
+from vitlab.tasks.start import Start, absolute, open_teacher, open_weights_for
+from vitlab.tasks.train import (
+    Job,
+    Run,
+    Watcher,
+    best_device,
+    open_new,
+    split_changes,
+    train,
+)
+from vitlab.train.config import TrainConfig
+from vitlab.train.find_rate import find_rate as run_trials
+from vitlab.train.find_rate import suggested_rate
+from vitlab.train.loop import RunFiles
+
+RECIPE = "finetune"
+
+
+def finetune(
+    start: str | os.PathLike[str] | None = None,
+    *,
+    data: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str],
+    image_size: Size | None = None,
+    freeze: int | None = None,
+    lora: int | None = None,
+    linear_probe: bool = False,
+    paper: bool = False,
+    find_rate: bool = False,
+    sam: float | None = None,
+    teacher: str | os.PathLike[str] | None = None,
+    changes: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    download: bool = False,
+    watcher: Watcher | None = None,
+) -> Run:
+    """Fine-tune a model on images; what was chosen for them, and why, goes to `watcher.note`.
+
+    `start` is a weight file, a bundle, a run, or the name of fetched weights; `changes` are dotted
+    fields of `TrainConfig`, as in `train`.
+    """
+    watcher = watcher or Watcher()
+    if resume:
+        return train(out=out, resume=True, download=download, watcher=watcher)
+    if start is None:
+        raise ConfigError("no weights; pass --from FILE, BUNDLE, RUN or NAME (vitlab weights list)")
+    folder, wanted = Path(out), dict(changes or {})
+    check_new(folder)
+    if find_rate:
+        check_plots()
+    options: dict[str, Any] = {
+        "image_size": image_size,
+        "freeze": freeze,
+        "lora": lora,
+        "linear_probe": linear_probe,
+        "paper": paper,
+        "find_lr": find_rate,
+        "sam": sam,
+        "teacher": None if teacher is None else absolute(teacher),
+    }
+    _check(options, wanted)
+    data, source = open_new(data, download=download)
+    of_run, of_model = split_changes(wanted)
+    weights = absolute(start)
+    model = open_weights_for(weights, source, image_size=image_size, changes=of_model)
+    config, reasons = _settings(model, source, options, of_run)
+    begin = Start(
+        weights=weights,
+        preprocessing=model.source.require_preprocessing(),
+        teacher=options["teacher"],
+    )
+    if begin.teacher is not None:
+        open_teacher(begin.teacher, source, begin.preprocessing, best_device())
+    plan = Plan(
+        recipe=RECIPE,
+        data=data,
+        train=config,
+        model=to_dict(model.config),
+        steps=0,
+        command=_command(weights, data, folder, options, wanted),
+        commit=current_commit(),
+        licence=model.source.licence,
+        start=begin,
+    )
+    for reason in reasons:
+        watcher.note(reason)
+    job = Job.prepare(plan, folder, source, None, watcher, auto=False)
+    with working_in(folder):
+        if find_rate:
+            job, watcher = _with_found_rate(job, watcher)
+        return job.run(watcher)
+
+
+def _check(options: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    given = [name for name in ("linear_probe", "lora", "freeze") if options[name]]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(sorted(given, reverse=True))} exclude each other")
+    if "model" in changes:
+        raise ConfigError(f"model {changes['model']}: the weights decide the model; leave it out")
+    if options["find_lr"] and "optimizer.lr" in changes:
+        raise ConfigError("find_lr and optimizer.lr: either finds or sets the rate; choose one")
+
+
+def _settings(
+    model: VisionTransformer,
+    source: DataSource,
+    options: Mapping[str, Any],
+    changes: dict[str, Any],
+) -> tuple[TrainConfig, tuple[str, ...]]:
+    """The settings for this data and this model, and why."""
+    per_class = int(changes.get("images_per_class", 0))
+    classes = len(source.labels)
+    situation = recipes.Situation(
+        images=per_class * classes or len(source.open_train()),
+        classes=classes,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        accelerated=best_device().type != "cpu",
+    )
+    config, reasons = recipes.finetuning(situation)
+    if options["paper"]:
+        config, reasons = recipes.paper(), ("the paper's protocol: SGD from a head of zeros",)
+    if options["linear_probe"]:
+        config, reasons = recipes.linear_probe(config), (*reasons[:2], "the head alone learns")
+    if options["lora"]:
+        config = recipes.with_lora(config, options["lora"])
+        reasons = (*reasons[:2], f"updates of rank {options['lora']} and the head learn")
+    if options["freeze"]:
+        config = replace(config, frozen_blocks=options["freeze"])
+    if options["sam"]:
+        config = replace(config, optimizer=replace(config.optimizer, sam=options["sam"]))
+    name = variant_name(model.config) or model.source.path.name
+    return override(replace(config, model=name), changes), reasons
+
+
+def _with_found_rate(job: Job, watcher: Watcher) -> tuple[Job, Watcher]:
+    """The job with the rate that a range test finds; `find-lr.png` shows how, once it begins."""
+    watcher.note("range test: the loss while the rate grows from step to step ...")
+    trials = run_trials(job.state.model, job.plan.train, job.loader)
+    rate = suggested_rate(trials)
+    watcher.note(f"range test: rate {rate:g} (find-lr.png)")
+
+    def begin(plan: Plan, files: RunFiles) -> None:
+        draw_trials(trials, rate, files.folder / "find-lr.png")
+        watcher.begin(plan, files)
+
+    return job.with_rate(rate), replace(watcher, begin=begin)
+
+
+def _command(
+    weights: str,
+    data: str,
+    folder: Path,
+    options: Mapping[str, Any],
+    changes: Mapping[str, Any],
+) -> str:
+    words = ["vitlab", "finetune", "--from", weights, "--data", data, "--out", str(folder)]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif isinstance(value, tuple):
+            words += [flag, "x".join(map(str, value))]
+        elif value:
+            words += [flag, str(value)]
+    return shlex.join([*words, *written(changes)])

@@ -1,0 +1,104 @@
+"""What a run starts from: weights of its own, or anybody's, and perhaps a teacher."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitlab.config import parse
+from vitlab.data.datasets import DataSource
+from vitlab.errors import ConfigError
+from vitlab.inference.classifier import load
+from vitlab.models.config import Size, ViTConfig
+from vitlab.models.vit import VisionTransformer
+from vitlab.preprocessing import Preprocessing
+from vitlab.train.loop import Loader
+from vitlab.train.teacher import TaughtLoader, Teacher
+from vitlab.weights.bundle import find_bundle
+from vitlab.weights.load import load_weights
+from vitlab.weights.table import named
+
+ADAPTED = ("classes", "channels", "image_size", "dropout", "attention_dropout", "drop_path")
+"""Fields in which a fine-tuned model may differ from its weights."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """Weights that a run begins with, how images are prepared for them, and who helps."""
+
+    weights: str
+    preprocessing: Preprocessing
+    teacher: str | None = None
+    teacher_share: float = 0.5
+    """Of each target that the teacher decides."""
+
+
+def open_weights_for(
+    weights: str, source: DataSource, *, image_size: Size | None, changes: dict[str, Any]
+) -> VisionTransformer:
+    """The model with a head for the data's classes; `changes` are further fields of its config."""
+    unknown = sorted(set(changes) - set(ADAPTED))
+    if unknown:
+        raise ConfigError(
+            f"model.{unknown[0]}: the weights decide it; valid: {', '.join(sorted(ADAPTED))}"
+        )
+    wanted: dict[str, Any] = {"classes": len(source.labels), "channels": source.channels}
+    if image_size is not None:
+        wanted["image_size"] = image_size
+    for key, value in changes.items():
+        wanted[key] = parse(ViTConfig, key, value) if isinstance(value, str) else value
+    return load_weights(_place(weights), **wanted)
+
+
+def reopen(start: Start, model: dict[str, Any]) -> VisionTransformer:
+    """The model that a run begins with, as its plan describes it."""
+    return load_weights(_place(start.weights), **{key: _size(model[key]) for key in ADAPTED})
+
+
+def absolute(weights: str | os.PathLike[str]) -> str:
+    """The same weights wherever the command is repeated: a name, or a whole path."""
+    given = os.fspath(weights)
+    return given if named(given) is not None else os.path.abspath(os.path.expanduser(given))
+
+
+def with_teacher(loader: Loader, start: Start, source: DataSource, device: torch.device) -> Loader:
+    """The loader, with the teacher's opinion in its targets if there is a teacher."""
+    if start.teacher is None:
+        return loader
+    teacher = open_teacher(start.teacher, source, start.preprocessing, device)
+    return TaughtLoader(
+        loader=loader, teacher=teacher, share=start.teacher_share, classes=len(source.labels)
+    )
+
+
+def open_teacher(
+    path: str, source: DataSource, prepared: Preprocessing, device: torch.device
+) -> Teacher:
+    """A classifier that knows the data's classes, by name."""
+    classifier = load(path)
+    missing = [label for label in source.labels if label not in classifier.labels]
+    if missing:
+        raise ConfigError(
+            f"teacher {path} does not know {', '.join(missing[:3])}; "
+            f"it knows {', '.join(classifier.labels[:3])} and others"
+        )
+    own = classifier.preprocessing
+    return Teacher(
+        model=classifier.model.to(device),
+        size=own.size,
+        mean=own.mean,
+        std=own.std,
+        prepared_with=(prepared.mean, prepared.std),
+        classes=torch.tensor([classifier.labels.index(label) for label in source.labels]),
+    )
+
+
+def _place(weights: str) -> str | Path:
+    return weights if named(weights) is not None else find_bundle(Path(weights))
+
+
+def _size(value: Any) -> Any:
+    """JSON has lists where a size has a pair."""
+    return tuple(value) if isinstance(value, list) else value
