@@ -1,8 +1,11 @@
 """Training through `torch.compile`: the same learning, plain names, and a clear line without it."""
 
+import importlib
 import shutil
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,10 +45,12 @@ def names_in(run: Path) -> list[str]:
 
 
 @pytest.fixture
-def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_compiler() -> Iterator[None]:
     """A machine without one: what inductor looks for does not exist."""
     import_inductor()
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "/nowhere/g++"))
+    settings: Any = importlib.import_module("torch._inductor.config")
+    with settings.patch({"cpp.cxx": (None, "/nowhere/g++")}):
+        yield
 
 
 def updates(**changes: bool) -> tuple[list[float], dict[str, torch.Tensor]]:

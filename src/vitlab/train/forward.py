@@ -1,5 +1,6 @@
 """The forward pass as training runs it: plain, with less memory, or compiled."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +40,8 @@ def check_compiler(device: torch.device) -> None:
     try:
         # A cached result would hide that the compiler has gone.
         settings: Any = torch.compiler.config
-        with settings.patch(force_disable_caches=True):
+        with warnings.catch_warnings(), settings.patch(force_disable_caches=True):
+            warnings.simplefilter("ignore")  # torch says that there are no caches
             compiled(torch.ones(64, device=device))
     except Exception as error:
         raise ConfigError(
