@@ -28,7 +28,7 @@ ROWS = (
     ("models",),
     ("nn",),
     ("preprocessing", "distributed"),
-    ("config", "registry", "files"),
+    ("bands", "config", "registry", "files"),
     ("errors",),
 )
 ROW_OF = {part: number for number, row in enumerate(ROWS) for part in row}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
+from vitlab.bands import is_array
 from vitlab.config import from_dict, to_dict
 from vitlab.data.boxes import crop_box
 from vitlab.errors import InputError
@@ -25,7 +26,6 @@ from vitlab.preprocessing import (
     ORIENTATION,
     Interpolation,
     Preprocessing,
-    read_bands,
 )
 
 Pixels = NDArray[np.uint8]
@@ -65,10 +65,9 @@ class Decoder:
             _check_regular(path)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of Pillow about damage that it can repair
-                with Image.open(path) as image:
-                    pixels = self._fit(image, seed)
+                pixels = self._pixels(path, seed)
         except Exception as error:  # decoders of damaged files raise nearly anything
-            raise InputError(_reason(error)) from error
+            raise InputError(_reason(error).removeprefix(f"{path}: ")) from error
         channels, height, width = self.shape
         return np.ascontiguousarray(pixels.reshape(height, width, channels).transpose(2, 0, 1))
 
@@ -81,12 +80,26 @@ class Decoder:
         """What `to_json` described."""
         return from_dict(cls, data)
 
-    def _fit(self, image: Image.Image, seed: int) -> Pixels:
-        channels = self.preprocessing.channels
+    def _pixels(self, path: str, seed: int) -> Pixels:
+        if is_array(path) or self.preprocessing.channels not in MODES:
+            bands = self.preprocessing.read(path)
+            fitted = [self._fit_band(band, seed) for band in bands]
+            return fitted[0] if len(bands) == 1 else np.stack(fitted, axis=-1)
+        with Image.open(path) as image:
+            return self._fit(image, seed)
+
+    def _fit_band(self, band: Image.Image, seed: int) -> Pixels:
+        """The same part of every band: the seed and the size decide it."""
         if self.area is None:
-            return np.asarray(self.preprocessing._fit(read_bands(image, channels)[0]))
+            return np.asarray(self.preprocessing._fit(band))
+        pixels = self._crop(band, seed, lying=False)
+        return pixels[..., 0] if band.mode == "L" and pixels.ndim == 3 else pixels
+
+    def _fit(self, image: Image.Image, seed: int) -> Pixels:
+        if self.area is None:
+            return np.asarray(self.preprocessing._fit(self.preprocessing.read(image)[0]))
         if not (isinstance(image, JpegImageFile) and _plain(image)):
-            return self._crop(read_bands(image, channels)[0], seed, lying=False)
+            return self._crop(self.preprocessing.read(image)[0], seed, lying=False)
         orientation = image.getexif().get(ORIENTATION, 1)
         pixels = self._crop(image, seed, lying=orientation in LYING)
         return UPRIGHT[orientation](pixels) if orientation in UPRIGHT else pixels
@@ -94,7 +107,7 @@ class Decoder:
     def _crop(self, image: Image.Image, seed: int, *, lying: bool) -> Pixels:
         """A random part of the image as it is stored, resized."""
         assert self.area is not None
-        mode = MODES[self.preprocessing.channels]
+        mode = MODES.get(self.preprocessing.channels, "L")
         height, width = self.preprocessing.size
         low, high = self.ratio
         if lying:

@@ -9,18 +9,19 @@ from numpy.typing import NDArray
 from vitlab.data.duplicates import duplicate_groups
 from vitlab.data.images import ImageSet
 from vitlab.data.random import generator
+from vitlab.data.strata import strata
 from vitlab.errors import DataError
 
 
 def hold_out(
     train: ImageSet, *, share: float | None = None, count: int | None = None, seed: int
 ) -> tuple[ImageSet, ImageSet]:
-    """What remains and what is held out: each class in proportion, duplicates on one side.
+    """What remains and what is held out: each stratum in proportion, duplicates on one side.
 
     `share` of the images or `count` of them; fewer where a class is nothing but duplicates.
     """
     wanted = _wanted(len(train), share, count)
-    labels = train.labels.numpy()
+    labels = strata(train.labels)
     quotas = class_quotas(np.bincount(labels), wanted)
     held = _choose(duplicate_groups(train).numpy(), labels, quotas, seed)
     if not held.any():

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from vitlab.bands import is_array
 from vitlab.data.checksum import file_digest
 from vitlab.data.decode import UPRIGHT
+from vitlab.data.look import shown
 from vitlab.preprocessing import ORIENTATION
 
 SIDE = 16
@@ -105,6 +107,8 @@ def file_thumbnails(paths: Sequence[Path]) -> tuple[NDArray[np.int64], Thumbnail
 
 def _thumbnail(path: Path) -> Thumbnails | None:
     try:
+        if is_array(path):
+            return np.asarray(shown(path).convert("L").resize((SIDE, SIDE), Image.Resampling.BOX))
         with Image.open(path) as image:
             image.draft("L", (2 * SIDE, 2 * SIDE))
             grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)

@@ -1,7 +1,7 @@
 """A model that classifies images: its weights, its preprocessing and its labels together."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,12 @@ from vitlab.weights.load import load_weights
 from vitlab.weights.source import WeightSource
 
 T = TypeVar("T")
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "single-label": lambda logits: logits.softmax(dim=-1),
+    "multi-label": lambda logits: logits.sigmoid(),
+    "regression": lambda values: values,
+}
+"""What makes an answer of a model's output, by task."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,8 +37,10 @@ class Prediction:
     label: str | None
     probability: float | None
     top: tuple[tuple[str, float], ...]
-    """The likeliest labels with their probabilities."""
+    """The likeliest labels with their probabilities; of values, all with their names."""
     error: str | None = None
+    value: float | None = None
+    """The first of the values that a regression tells."""
 
 
 class Classifier:
@@ -52,9 +60,17 @@ class Classifier:
         return self.source.require_preprocessing()
 
     def predict(
-        self, images: Source | Iterable[Source], *, top: int = 5, batch_size: int = 8
+        self,
+        images: Source | Iterable[Source],
+        *,
+        top: int = 5,
+        batch_size: int = 8,
+        threshold: float = 0.5,
     ) -> list[Prediction]:
-        """Labels with probabilities, in the order of the images; a broken one does not stop it."""
+        """Labels with probabilities, in the order of the images; a broken one does not stop it.
+
+        Of a multi-label model every label from a probability of `threshold` on, whatever `top`.
+        """
         self.source.require_head()
         if top < 1 or batch_size < 1:
             raise InputError(f"top {top} and batch_size {batch_size} must be at least 1")
@@ -63,15 +79,17 @@ class Classifier:
         return [
             prediction
             for batch in _batches(sources, batch_size)
-            for prediction in self._predict_batch(batch, top)
+            for prediction in self._predict_batch(batch, top, threshold)
         ]
 
     def probabilities(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
-        """What the model believes of preprocessed images."""
+        """What the model believes of preprocessed images; the values that a regression tells."""
         with torch.inference_mode():
-            return self.model(images).softmax(dim=-1)
+            return ACTIVATIONS[self.source.task](self.model(images))
 
-    def _predict_batch(self, batch: Sequence[Source], top: int) -> Iterator[Prediction]:
+    def _predict_batch(
+        self, batch: Sequence[Source], top: int, threshold: float
+    ) -> Iterator[Prediction]:
         prepared = [self._prepare(source) for source in batch]
         pixels = [result for result in prepared if not isinstance(result, InputError)]
         answers = iter(self.probabilities(torch.from_numpy(np.stack(pixels)))) if pixels else None
@@ -80,7 +98,7 @@ class Classifier:
             if isinstance(result, InputError) or answers is None:
                 yield Prediction(path=path, label=None, probability=None, top=(), error=str(result))
             else:
-                yield self._prediction(path, next(answers), top)
+                yield self._prediction(path, next(answers), top, threshold)
 
     def _prepare(self, source: Source) -> NDArray[np.float32] | InputError:
         try:
@@ -88,13 +106,21 @@ class Classifier:
         except InputError as error:
             return error
 
-    def _prediction(self, path: str | None, answer: Tensor, top: int) -> Prediction:
-        values, indices = answer.topk(min(top, len(answer)))
+    def _prediction(
+        self, path: str | None, answer: Tensor, top: int, threshold: float
+    ) -> Prediction:
+        if self.source.task == "regression":
+            told = tuple(zip(self.labels, answer.tolist(), strict=True))
+            return Prediction(path=path, label=None, probability=None, top=told, value=told[0][1])
+        several = self.source.task == "multi-label"
+        values, indices = answer.topk(len(answer) if several else min(top, len(answer)))
         best = tuple(
             (self.labels[index], value)
             for index, value in zip(indices.tolist(), values.tolist(), strict=True)
+            if not several or value >= threshold
         )
-        return Prediction(path=path, label=best[0][0], probability=best[0][1], top=best)
+        label, probability = best[0] if best else (None, None)
+        return Prediction(path=path, label=label, probability=probability, top=best)
 
 
 def load(path: str | os.PathLike[str], **changes: Any) -> Classifier:

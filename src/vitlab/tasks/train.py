@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from vitlab.config import from_dict, override, to_dict
+from vitlab.config import from_dict, override, parse, to_dict
 from vitlab.data.datasets import DataSource, open_data
 from vitlab.data.images import ImageSet
 from vitlab.data.loader import batches_for_evaluation, open_loader
@@ -17,20 +17,21 @@ from vitlab.data.random import seed_for
 from vitlab.data.split import hold_out
 from vitlab.errors import ConfigError
 from vitlab.evaluate.calibration import Temperature, fit_temperature
-from vitlab.evaluate.classify import Batches, Evaluation, Evaluator, Outcome, collect
-from vitlab.evaluate.classify import evaluate as judge
-from vitlab.models.config import pair
+from vitlab.evaluate.classify import Batches, Outcome, collect
+from vitlab.models.config import ViTConfig, pair
 from vitlab.models.flops import cost
 from vitlab.models.registry import configure, create_model
 from vitlab.models.variants import ModelConfig
 from vitlab.preprocessing import Preprocessing
 from vitlab.recipes.registry import recipe as recipe_named
+from vitlab.tasks.aim import Aim, aim_for
+from vitlab.tasks.judge import JUDGES
 from vitlab.tasks.report import (
     Compute,
+    Judged,
     Report,
     describe_data,
     describe_model,
-    mistakes_in,
     write_report,
 )
 from vitlab.tasks.run_folder import (
@@ -46,7 +47,7 @@ from vitlab.train.checkpoint import load_checkpoint
 from vitlab.train.config import TrainConfig
 from vitlab.train.ema import averaged
 from vitlab.train.log import Metric
-from vitlab.train.loop import CHOSEN_BY, Evaluate, Loader, RunFiles, fit
+from vitlab.train.loop import Evaluate, Loader, RunFiles, fit
 from vitlab.train.optim import optimizer_flops
 from vitlab.train.state import TrainState, new_state
 from vitlab.weights.bundle import save_bundle
@@ -61,6 +62,8 @@ class Watcher:
     begin: Callable[[Plan, RunFiles], None] = lambda plan, files: None
     """Called before the first step, with the plan and where the run keeps its files."""
     metric: Callable[[Metric], None] = lambda metric: None
+    note: Callable[[str], None] = lambda note: None
+    """Told what was decided by looking at the data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,7 @@ class Run:
     """What came of a run."""
 
     folder: Path
-    evaluation: Evaluation
+    evaluation: Judged
     """Of the test split, or of the held-out images where there is no test split."""
     split: str
     metrics: dict[str, float]
@@ -97,14 +100,24 @@ def train(
     folder = Path(out)
     if resume:
         plan = read_plan(folder)
-        source = open_data(plan.data, download=download)
+        source = open_data(plan.data, download=download, channels=plan.model["channels"])
     else:
         check_new(folder)
         if data is None:
             raise ConfigError("no data; pass --data NAME or FOLDER (vitlab data list shows names)")
-        source = open_data(data, download=download)
-        plan = _decide(recipe, os.fspath(data), source, folder, dict(changes or {}))
-    return _Job.prepare(plan, folder, source).run(watcher or Watcher())
+        wanted = dict(changes or {})
+        source = open_data(data, download=download, channels=_channels(wanted))
+        plan = _decide(recipe, os.fspath(data), source, folder, wanted)
+    watcher = watcher or Watcher()
+    for note in source.notes:
+        watcher.note(note)
+    return _Job.prepare(plan, folder, source).run(watcher)
+
+
+def _channels(changes: Mapping[str, Any]) -> int | None:
+    """How many channels images are to be read with, where somebody says it."""
+    found = changes.get("model.channels")
+    return parse(ViTConfig, "channels", found) if isinstance(found, str) else found
 
 
 def _decide(
@@ -123,6 +136,8 @@ def _decide(
     if source.image_size is not None:
         shape["image_size"] = source.image_size
     model = override(configure(config.model, **shape, **config.changes), of_model)
+    if model.channels != source.channels:
+        raise ConfigError(f"{source.name} has {source.channels} channels, not {model.channels}")
     name = recipe if isinstance(recipe, str) else "default"
     return Plan(
         recipe=name,
@@ -145,6 +160,7 @@ class _Job:
     train: ImageSet
     validation: ImageSet | None
     preprocessing: Preprocessing
+    aim: Aim
     state: TrainState
     loader: Loader
 
@@ -155,11 +171,15 @@ class _Job:
         images, validation = source.open_train(), None
         if config.hold_out:
             images, validation = hold_out(images, share=config.hold_out, seed=config.seed)
+        aim = aim_for(source.task, images, len(source.labels), config)
         device = best_device()
         torch.manual_seed(seed_for(config.seed, "init"))
         model = create_model(model_config(plan)).to(device)
         preprocessing = Preprocessing(
-            size=pair(cast(Any, model.config).image_size), mean=source.mean, std=source.std
+            size=pair(cast(Any, model.config).image_size),
+            mean=source.mean,
+            std=source.std,
+            white=source.white,
         )
         loader = open_loader(
             images,
@@ -171,6 +191,7 @@ class _Job:
             device=device,
             workers=config.workers,
             max_broken=config.max_broken,
+            weights=aim.weights,
         )
         return cls(
             plan=plan,
@@ -179,6 +200,7 @@ class _Job:
             train=images,
             validation=validation,
             preprocessing=preprocessing,
+            aim=aim,
             state=new_state(model, config),
             loader=loader,
         )
@@ -196,17 +218,21 @@ class _Job:
                 evaluate=self._evaluator(),
                 files=self.files,
                 watch=watcher.metric,
+                goal=self.aim.goal,
             )
         finally:
             self.loader.close()
         weights = self._choose()
+        self.aim.settle(self.state.model)
         return self._finish(plan, weights)
 
     def _planned(self) -> Plan:
         """The plan with its number of steps, stored before the first of them."""
         if self.plan.steps:
             return self.plan
-        plan = replace(self.plan, steps=steps_for(self.plan.train, self.state, self.loader))
+        loss = self.aim.goal.loss
+        steps = steps_for(self.plan.train, self.state, self.loader, loss)
+        plan = replace(self.plan, steps=steps)
         self.files.folder.mkdir(parents=True, exist_ok=True)
         write_plan(self.files.folder, plan)
         return plan
@@ -215,10 +241,7 @@ class _Job:
         if self.validation is None:
             return None
         validation = self.validation
-        evaluator = Evaluator(
-            batches=lambda: self._batches(validation), classes=len(self.source.labels)
-        )
-        return evaluator.run
+        return self.aim.watch(lambda: self._batches(validation))
 
     def _batches(self, images: ImageSet) -> Batches:
         return batches_for_evaluation(
@@ -243,29 +266,30 @@ class _Job:
             state.ema = best.ema
         if state.ema is None:
             return "raw"
-        raw = dict(evaluate(state.model))[CHOSEN_BY]
+        chosen_by = self.aim.goal.chosen_by
+        raw = dict(evaluate(state.model))[chosen_by]
         with averaged(state.model, state.ema) as model:
-            average = dict(evaluate(model))[CHOSEN_BY]
+            average = dict(evaluate(model))[chosen_by]
         if average < raw:
             return "raw"
         state.model.load_state_dict(state.ema.state)
         return "ema"
 
     def _finish(self, plan: Plan, weights: str) -> Run:
-        model, labels = self.state.model, self.source.labels
+        model, labels, judge = self.state.model, self.source.labels, JUDGES[self.source.task]
         split, images = self._judged_split()
         outcome = collect(model, self._batches(images))
-        evaluation = judge(outcome, labels, temperature=self._temperature(model))
-        metrics = {
-            f"{split}_accuracy": evaluation.accuracy,
-            f"{split}_loss": evaluation.loss,
-            **({"validation_accuracy": self.state.best} if self.state.best_step else {}),
-        }
+        evaluation = judge.worth(outcome, labels, self._temperature(model))
+        metrics = {f"{split}_{name}": value for name, value in judge.figures(evaluation).items()}
+        if self.state.best_step:
+            metrics[f"validation_{self.aim.goal.chosen_by}"] = self.state.best
         save_bundle(
             self.files.folder / "bundle",
             model,
             preprocessing=self.preprocessing,
             labels=labels,
+            task=self.source.task,
+            targets=self.aim.targets,
             metrics=metrics,
             provenance={
                 "recipe": plan.recipe,
@@ -300,6 +324,8 @@ class _Job:
     def _temperature(self, model: nn.Module) -> Temperature | None:
         if self.validation is None or self.source.open_test is None:
             return None
+        if not JUDGES[self.source.task].calibrated:
+            return None
         held_out = collect(model, self._batches(self.validation))
         return fit_temperature(held_out.logits, held_out.labels)
 
@@ -310,7 +336,7 @@ class _Job:
         split: str,
         images: ImageSet,
         outcome: Outcome,
-        evaluation: Evaluation,
+        evaluation: Judged,
     ) -> Report:
         model, config = self.state.model, plan.train
         seen = self.state.step * config.batch_size
@@ -318,14 +344,15 @@ class _Job:
         counts = {"train": len(self.train)}
         if self.validation is not None:
             counts["validation"] = len(self.validation)
-        notes = [f"The {'averaged' if weights == 'ema' else 'trained'} weights were kept."]
+        notes = [f"{note}." for note in self.source.notes]
+        notes.append(f"The {'averaged' if weights == 'ema' else 'trained'} weights were kept.")
         if self.state.best_step:
             notes.append(f"Chosen on the held-out images after step {self.state.best_step}.")
         return Report(
             title=f"{config.model} on {self.source.name}",
             evaluation=evaluation,
             split=split,
-            mistakes=mistakes_in(outcome, images, self.source.labels),
+            mistakes=JUDGES[self.source.task].mistakes(outcome, images, self.source.labels),
             model=describe_model(config.model, model, {"optimizer": config.optimizer.name}),
             data=describe_data(self.source, {**counts, split: len(images)}, augment=config.augment),
             compute=Compute(

@@ -5,6 +5,7 @@ import time
 
 from vitlab.train.config import TrainConfig
 from vitlab.train.loop import Loader
+from vitlab.train.loss import Loss, cross_entropy
 from vitlab.train.state import TrainState, new_state
 from vitlab.train.step import train_step
 
@@ -13,18 +14,21 @@ SHARE_FOR_TRAINING = 0.95
 """Of the minutes; the rest goes to evaluation and checkpoints."""
 
 
-def steps_for(config: TrainConfig, state: TrainState, loader: Loader) -> int:
+def steps_for(
+    config: TrainConfig, state: TrainState, loader: Loader, loss_of: Loss = cross_entropy
+) -> int:
     """The number of updates; decided once, before the first of them."""
     if config.budget_in == "steps":
         return max(round(config.budget), 1)
     if config.budget_in == "epochs":
         return max(round(config.budget * loader.steps_per_epoch), 1)
-    return max(
-        int(config.budget * 60 * SHARE_FOR_TRAINING / seconds_per_step(config, state, loader)), 1
-    )
+    seconds = seconds_per_step(config, state, loader, loss_of)
+    return max(int(config.budget * 60 * SHARE_FOR_TRAINING / seconds), 1)
 
 
-def seconds_per_step(config: TrainConfig, state: TrainState, loader: Loader) -> float:
+def seconds_per_step(
+    config: TrainConfig, state: TrainState, loader: Loader, loss_of: Loss
+) -> float:
     """Median time of an update, measured on a copy that is thrown away."""
     trial = new_state(copy.deepcopy(state.model), config)
     trial.model.train()
@@ -32,7 +36,7 @@ def seconds_per_step(config: TrainConfig, state: TrainState, loader: Loader) -> 
     begin = time.monotonic()
     while len(times) < 3 or (time.monotonic() - begin < TRIAL_SECONDS and len(times) < 200):
         before = time.monotonic()
-        train_step(trial, loader.batch(trial.step), config, lr_factor=0.0)
+        train_step(trial, loader.batch(trial.step), config, lr_factor=0.0, loss_of=loss_of)
         times.append(time.monotonic() - before)
     measured = sorted(times[1:])
     return measured[len(measured) // 2]

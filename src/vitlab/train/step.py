@@ -9,7 +9,7 @@ from torch.nn.utils import clip_grad_norm_
 from vitlab.data.batch import Batch
 from vitlab.errors import Diverged
 from vitlab.train.config import TrainConfig
-from vitlab.train.loss import cross_entropy
+from vitlab.train.loss import Loss, cross_entropy
 from vitlab.train.state import TrainState
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -24,13 +24,18 @@ class StepStats:
 
 
 def train_step(
-    state: TrainState, batch: Batch, config: TrainConfig, *, lr_factor: float
+    state: TrainState,
+    batch: Batch,
+    config: TrainConfig,
+    *,
+    lr_factor: float,
+    loss_of: Loss = cross_entropy,
 ) -> StepStats:
     """Update `state` in place with one batch and return what was measured."""
     for optimizer, peaks in zip(state.optimizers, state.peak_lrs, strict=True):
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * lr_factor
-    loss = _backward(state, batch, config)
+    loss = _backward(state, batch, config, loss_of)
     for optimizer in state.optimizers:
         state.scaler.unscale_(optimizer)
     limit = config.optimizer.clip_norm or float("inf")
@@ -47,7 +52,7 @@ def train_step(
     return StepStats(loss, grad_norm)
 
 
-def _backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
+def _backward(state: TrainState, batch: Batch, config: TrainConfig, loss_of: Loss) -> Tensor:
     """Gradients of the batch's mean loss, computed in `accumulate` parts."""
     total = torch.zeros((), device=batch.images.device)
     parts = config.accumulate
@@ -57,7 +62,7 @@ def _backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
     for images, targets in zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True):
         with autocast:
             logits = state.model(images)
-        loss = cross_entropy(logits, targets, config.label_smoothing) / parts
+        loss = loss_of(logits, targets, config.label_smoothing) / parts
         state.scaler.scale(loss).backward()
         total += loss.detach()
     return total

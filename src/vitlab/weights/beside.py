@@ -31,6 +31,7 @@ class Beside:
     config: ViTConfig | None = None
     preprocessing: Preprocessing | None = None
     labels: tuple[str, ...] | None = None
+    task: str = "single-label"
 
 
 def read_beside(folder: Path) -> Beside:
@@ -60,6 +61,7 @@ def read_ours(content: Mapping[str, Any]) -> Beside:
         config=from_dict(ViTConfig, content["model"]),
         preprocessing=Preprocessing.from_json(preparation) if preparation else None,
         labels=tuple(map(str, labels)) if labels else None,
+        task=content.get("task", "single-label"),
     )
 
 

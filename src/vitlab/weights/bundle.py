@@ -40,6 +40,7 @@ def save_bundle(
     metrics: Mapping[str, float],
     provenance: Mapping[str, Any],
     task: str = "single-label",
+    targets: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the model and what goes with it; `config.json` comes last and makes it a bundle."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,6 +53,7 @@ def save_bundle(
         "preprocessing": preprocessing.to_json(),
         "labels": list(labels),
         "task": task,
+        **({"targets": dict(targets)} if targets else {}),
         "metrics": dict(metrics),
         "provenance": dict(provenance),
     }
@@ -101,6 +103,7 @@ def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
         path=folder,
         preprocessing=Preprocessing.from_json(content["preprocessing"]),
         labels=tuple(content["labels"]),
+        task=content.get("task", "single-label"),
     )
     return model.eval(), source
 

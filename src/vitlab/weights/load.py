@@ -183,12 +183,13 @@ def _source(
     if found is None:
         stored_size = pair(stored.config.image_size)
         found = known_preprocessing(file.path.name, layout.name, stored_size)
-    labels = beside.labels
+    labels, same_head = beside.labels, config.classes == stored.config.classes
     return WeightSource(
         format=layout.name,
         path=file.path,
         preprocessing=adapt_preprocessing(found, size, config.channels),
         labels=labels if labels and len(labels) == config.classes else None,
+        task=beside.task if same_head else "single-label",
         zero_head=_is_zero(model),
         assumed=stored.assumed,
         ignored=inferred.ignored,

@@ -15,6 +15,8 @@ class WeightSource:
     path: Path
     preprocessing: Preprocessing | None = None
     labels: tuple[str, ...] | None = None
+    task: str = "single-label"
+    """`single-label`, `multi-label` or `regression`, whose outputs are values in their unit."""
     zero_head: bool = False
     """Every number of the head is zero: it has not been trained."""
     assumed: tuple[str, ...] = ()
