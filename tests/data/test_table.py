@@ -139,7 +139,7 @@ WRONG = {
     "path,label\nimages/000.png,a\nimages/001.png,a\n": "one class, 'a'; valid: at least 2",
     "path,label\nimages/000.png,Cat\nimages/001.png,cat\n": "differ only in case",
     "path,labels\nimages/000.png,\nimages/001.png,;\n": "no row has a label",
-    "path,cat,dog\nimages/000.png,1,0\nimages/001.png,0,maybe\n": "line 3: dog is 'maybe'; valid: 0",
+    "path,cat,dog\nimages/000.png,1,0\nimages/001.png,0,maybe\n": "line 3: dog is 'maybe'; valid",
     "path,value\nimages/000.png,1\nimages/001.png,far\n": "line 3: value is 'far'; valid: a finite",
     "path,value\nimages/000.png,1\nimages/001.png,nan\n": "line 3: value is 'nan'",
     "path,value\nimages/000.png,1\nimages/001.png,1.0\n": "every value is 1; nothing is",
