@@ -1,9 +1,7 @@
 """Each kind of data, end to end: the model learns, is judged, predicts, and has a page."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tasks.made_tables import digits, imbalanced, write_angles, write_pairs
 
+from tasks.made_tables import digits, imbalanced, write_angles, write_pairs
+from vitlab.data.augment_config import AugmentConfig
+from vitlab.data.batch import BatchMaker
 from vitlab.data.datasets import open_data
 from vitlab.errors import ConfigError, DataError, VitlabError
 from vitlab.evaluate.classify import Evaluation
@@ -82,7 +82,7 @@ def test_an_angle_is_learned(angles: Run) -> None:
 
 
 @pytest.fixture
-def rare() -> Iterator[None]:
+def rare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threes, and eights that are twenty times rarer; as many of both to test."""
     source = open_data("digits")
     assert source.open_test is not None
@@ -92,16 +92,14 @@ def rare() -> Iterator[None]:
     made = replace(
         source, labels=("three", "eight"), open_train=imbalanced, open_test=lambda: judged
     )
-    DATASETS.register("rare", lambda: made)
-    yield
-    del DATASETS._entries["rare"]
+    monkeypatch.setitem(DATASETS._entries, "rare", lambda: made)
 
 
 @pytest.mark.parametrize("balance", ["loss", "sampling"])
 def test_rare_classes_are_learned(rare: None, tmp_path: Path, balance: str) -> None:
-    run = partial(train, data="rare", out=tmp_path / "run")
     changes = SMALL | {"model.image_size": 8, "model.patch_size": 2, "budget": 80.0}
-    found = run(changes=changes | {"balance": balance, "hold_out": 0.2}).evaluation
+    changes |= {"balance": balance, "hold_out": 0.2}
+    found = train(data="rare", out=tmp_path / "run", changes=changes).evaluation
     assert isinstance(found, Evaluation)
     # Always the frequent class: all threes, no eight, half of both.
     assert found.balanced is not None
@@ -252,9 +250,6 @@ def test_names_of_channels_must_fit_named_data(tmp_path: Path) -> None:
 
 
 def test_targets_are_mixed_by_share() -> None:
-    from vitlab.data.augment_config import AugmentConfig
-    from vitlab.data.batch import BatchMaker
-
     maker = BatchMaker(config=AugmentConfig(mixup=1.0), seed=0, mean=(0.0,), std=(1.0,), classes=3)
     images = torch.arange(4, dtype=torch.uint8)[:, None, None, None].expand(4, 1, 2, 2) * 50
     numbers = torch.arange(4)

@@ -113,10 +113,11 @@ def _bands(path: Path) -> Bands | None:
             return array_bands(path)
         if is_tiff(path) and tiff_bands(path).count not in (*MODES, 2, 4):
             return tiff_bands(path)
-        with warnings.catch_warnings(), Image.open(path) as image:
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            deep = image.mode == "F" or image.mode.startswith("I")
-            return Bands(1 if deep or image.mode in GREY else 3, deep)
+            with Image.open(path) as image:
+                deep = image.mode == "F" or image.mode.startswith("I")
+                return Bands(1 if deep or image.mode in GREY else 3, deep)
     except Exception:  # decoders of damaged files raise nearly anything
         return None
 

@@ -61,7 +61,8 @@ def sections(report: Report) -> Iterator[Section]:
     """Each label, and the worst mistakes."""
     evaluation = report.evaluation
     assert isinstance(evaluation, MultiLabelEvaluation)
-    yield "How well each label is found", (_bars(evaluation), _table(evaluation))
+    bars = _bars(evaluation) if any(item.support for item in evaluation.classes) else None
+    yield "How well each label is found", (bars, _table(evaluation))
     if report.mistakes:
         note = element(
             "p",
