@@ -124,6 +124,7 @@ def describe(model: VisionTransformer) -> str:
         "model": to_dict(model.config),
         "preprocessing": preparation.to_json() if preparation else None,
         "labels": list(source.labels) if source and source.labels else None,
+        "task": source.task if source else "single-label",
     }
     return json.dumps(content)
 
