@@ -44,29 +44,29 @@ SMALL = [part for s in ("model=vit_test", "evaluations=1") for part in ("--set",
     ],
 )
 def test_from_a_table_to_figures(
-    vitlab: Command, tmp_path: Path, header: str, decided: str, figure: str, shown: str
+    command: Command, tmp_path: Path, header: str, decided: str, figure: str, shown: str
 ) -> None:
     file, run = table(tmp_path, header), tmp_path / "run"
-    done = vitlab("train", "--data", str(file), "--out", str(run), *FAST, *SMALL)
+    done = command("train", "--data", str(file), "--out", str(run), *FAST, *SMALL)
     assert done.code == 0, done.err
     assert decided in done.out.splitlines()[0]
     assert f"test {figure} " in done.out
-    judged = vitlab("evaluate", str(run), "--data", str(file))
+    judged = command("evaluate", str(run), "--data", str(file))
     assert judged.code == 0, judged.err
     assert figure in judged.out
     assert shown in judged.out
-    exact = json.loads(vitlab("evaluate", str(run), "--data", str(file), "--json").out)
+    exact = json.loads(command("evaluate", str(run), "--data", str(file), "--json").out)
     assert exact["images"] == 6
     assert exact.get("task", "single-label") == load_weights(run / "bundle").source.task
     save_weights(load_weights(run / "bundle"), tmp_path / "again.safetensors")
-    copied = vitlab("evaluate", str(tmp_path / "again.safetensors"), "--data", str(file))
+    copied = command("evaluate", str(tmp_path / "again.safetensors"), "--data", str(file))
     assert copied.out == judged.out
 
 
-def test_options_of_balance_and_channels(vitlab: Command, tmp_path: Path) -> None:
+def test_options_of_balance_and_channels(command: Command, tmp_path: Path) -> None:
     file, run = table(tmp_path, "label"), tmp_path / "run"
     options = ["--balance", "sampling", "--channels", "1"]
-    done = vitlab("train", "--data", str(file), "--out", str(run), *FAST, *SMALL, *options)
+    done = command("train", "--data", str(file), "--out", str(run), *FAST, *SMALL, *options)
     assert done.code == 0, done.err
     plan = json.loads((run / "config.json").read_text())
     assert plan["train"]["balance"] == "sampling"
@@ -74,13 +74,13 @@ def test_options_of_balance_and_channels(vitlab: Command, tmp_path: Path) -> Non
     assert "--set balance=sampling --set model.channels=1" in plan["command"]
 
 
-def test_mistakes_are_one_line_and_leave_nothing(vitlab: Command, tmp_path: Path) -> None:
+def test_mistakes_are_one_line_and_leave_nothing(command: Command, tmp_path: Path) -> None:
     file, run = table(tmp_path, "label"), tmp_path / "run"
     arguments = ["train", "--data", str(file), "--out", str(run), *SMALL]
-    mistake = vitlab(*arguments, "--balance", "some").mistake
+    mistake = command(*arguments, "--balance", "some").mistake
     assert mistake == "key 'balance': found 'some', expected one of none, loss, sampling"
     (tmp_path / "3.png").unlink()
-    assert vitlab(*arguments).mistake == f"{file}, line 5: no such file: 3.png"
+    assert command(*arguments).mistake == f"{file}, line 5: no such file: 3.png"
     file.write_text("path,name\n1.png,cat\n")
-    assert "tell nothing; valid: label" in vitlab(*arguments).mistake
+    assert "tell nothing; valid: label" in command(*arguments).mistake
     assert not run.exists()
