@@ -66,6 +66,8 @@ class Order:
     def _weighted(self, order: Int[Tensor, " N"], draw: torch.Generator) -> Int[Tensor, " N"]:
         """Systematic sampling: counts are the expected ones, rounded down or up."""
         assert self.weights is not None
+        # Images of one weight side by side: so the counts of classes are the expected ones too.
+        order = order[self.weights[order].argsort(stable=True)]
         ends = self.weights[order].double().cumsum(0)
         offset = torch.rand((), generator=draw, dtype=torch.float64)
         places = (torch.arange(self.images) + offset) / self.images * ends[-1]

@@ -32,6 +32,12 @@ def is_table(path: Path) -> bool:
 def open_table(root: Path, *, channels: int | None = None) -> DataSource:
     """The images that a CSV lists, or `train.csv` of a folder and the `test.csv` beside it."""
     table, test = _tables(root)
+    for each in (table, test):
+        if each is not None and PATH not in each.columns:
+            raise DataError(
+                f"{each.file}: no column 'path' among {', '.join(each.columns)}; valid: a first "
+                "line such as path,label or path,labels or path,value"
+            )
     targets = choose_targets(table, known=(PATH, SPLIT))
     train = _read(table, targets)
     open_train, open_test = (
@@ -82,11 +88,6 @@ def _part(table: Csv, row: int) -> str:
 
 def _read(table: Csv, targets: Targets) -> FileSet:
     """The files, each of which is there and listed once, and what is told of them."""
-    if PATH not in table.columns:
-        raise DataError(
-            f"{table.file}: no column 'path' among {', '.join(table.columns)}; valid: a first "
-            "line such as path,label or path,labels or path,value"
-        )
     folder, seen, paths = table.file.parent, dict[str, int](), []
     for row, name in enumerate(table.columns[PATH]):
         first = seen.setdefault(name, row)
