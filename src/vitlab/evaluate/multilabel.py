@@ -91,7 +91,7 @@ def evaluate_labels(
         _label_metrics(label, scores[:, i], truth[:, i], given[:, i])
         for i, label in enumerate(labels)
     )
-    right, called, support = (given & truth).sum(), given.sum(), truth.sum()
+    right, called, support = int((given & truth).sum()), int(given.sum()), int(truth.sum())
     return MultiLabelEvaluation(
         images=len(outcome),
         labels=tuple(labels),
@@ -170,5 +170,5 @@ def worst_labels(outcome: Outcome, count: int) -> list[int]:
     return order[wrong[order]][:count].tolist()
 
 
-def _ratio(part: float, whole: float) -> float | None:
-    return float(part / whole) if whole else None
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
