@@ -159,7 +159,7 @@ def test_looking_finds_channels_and_statistics(tmp_path: Path) -> None:
     assert found.white is None
     np.testing.assert_allclose(found.mean, values.mean(axis=0), atol=1e-5)
     np.testing.assert_allclose(found.std, values.std(axis=0), atol=1e-5)
-    assert found.note == "images of 5 channels"
+    assert found.note == "Images of 5 channels"
 
 
 def test_statistics_are_of_training_files_alone(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES, SAMPLE_FORMAT = 322, 323, 324, 325, 
 class Bands(NamedTuple):
     """What the header of a file says of its bands."""
 
-    count: int
+    channels: int
     deep: bool
     """More than 8 bits a value."""
 

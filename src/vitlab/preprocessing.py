@@ -137,7 +137,7 @@ def read_bands(source: Source, channels: int, white: float | None = None) -> lis
     with _readable(name):
         if is_array(name):
             return _array_bands(read_array(name), channels, white, name)
-        if is_tiff(name) and channels not in MODES and tiff_bands(name).count == channels:
+        if is_tiff(name) and channels not in MODES and tiff_bands(name).channels == channels:
             return _array_bands(read_tiff(name), channels, white, name)
         with _open(name) as image:
             return _image_bands(image, channels, white, name)

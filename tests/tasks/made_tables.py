@@ -69,11 +69,13 @@ def _turned(digit: Grey, degrees: float) -> Grey:
     return np.asarray(large.rotate(degrees, Image.Resampling.BICUBIC))
 
 
-def imbalanced(ratio: int = 20) -> ArraySet:
-    """Threes, and eights that are so many times rarer."""
-    data = open_data("digits").open_train()
+def eights(split: str, ratio: int = 20) -> ArraySet:
+    """Eights and other digits; for training, eights are so many times rarer."""
+    source = open_data("digits")
+    assert source.open_test is not None
+    data = source.open_train() if split == "train" else source.open_test()
     assert isinstance(data, ArraySet)
-    threes = (data.labels == 3).nonzero()[:, 0]
-    eights = (data.labels == 8).nonzero()[:, 0]
-    kept = torch.cat([threes, eights[: len(threes) // ratio]])
-    return ArraySet(images=data.images[kept], labels=(data.labels[kept] == 8).long())
+    rare = data.labels == 8
+    few = rare.nonzero()[: int((~rare).sum()) // ratio if split == "train" else None, 0]
+    kept = torch.cat([(~rare).nonzero()[:, 0], few])
+    return ArraySet(images=data.images[kept], labels=rare[kept].long())

@@ -46,14 +46,14 @@ def look(
     What is measured is measured on the `training` files alone.
     """
     found = [bands for bands in map(_bands, spread(paths, HEADERS)) if bands is not None]
-    count = _decide({bands.count for bands in found}) if channels is None else channels
+    count = _decide({bands.channels for bands in found}) if channels is None else channels
     deep = any(bands.deep for bands in found)
     if count == 3 and not deep:
         return Look(3, IMAGENET_MEAN, IMAGENET_STD, None, None)
     white = _white(spread(training(), HEADERS)) if deep else None
     mean, std = statistics(spread(training(), READ), count, white)
     bright = "" if white is None else f" of values from 0 to {white:g}"
-    told = f"images of {count} channel{'' if count == 1 else 's'}{bright}"
+    told = f"Images of {count} channel{'' if count == 1 else 's'}{bright}"
     return Look(count, mean, std, white, told)
 
 
@@ -100,9 +100,9 @@ def shown(path: Path) -> Image.Image:
     """Any file as RGB: of other than 1 or 3 channels the first three, as bright as they go."""
     found = _bands(path) or Bands(3, False)
     white = _white([path]) if found.deep else None
-    if found.count in MODES:
+    if found.channels in MODES:
         return read_bands(path, 3, white)[0]
-    bands = read_bands(path, found.count, white)
+    bands = read_bands(path, found.channels, white)
     return Image.merge("RGB", bands[:3] if len(bands) >= 3 else bands[:1] * 3)
 
 
@@ -111,7 +111,7 @@ def _bands(path: Path) -> Bands | None:
     try:
         if is_array(path):
             return array_bands(path)
-        if is_tiff(path) and tiff_bands(path).count not in (*MODES, 2, 4):
+        if is_tiff(path) and tiff_bands(path).channels not in (*MODES, 2, 4):
             return tiff_bands(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -19,18 +19,19 @@ def cross_entropy(
 
 
 def weighted_cross_entropy(weights: Float[Tensor, " classes"]) -> Loss:
-    """Cross-entropy in which each class has a weight; that of an average image should be 1."""
+    """Cross-entropy in which an image weighs as its class does, a mixed one as its classes do.
+
+    Not torch's `weight`: with label smoothing that gives a rare class's weight to the share that
+    smoothing moves onto it from the images of all other classes.
+    """
 
     def loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-        # The sum by the number of images: the mean would take back the weights of a batch.
-        total = F.cross_entropy(
-            logits.float(),
-            targets,
-            weight=weights.to(logits.device),
-            label_smoothing=label_smoothing,
-            reduction="sum",
+        of_classes = weights.to(logits.device)
+        each = of_classes[targets] if targets.ndim == 1 else targets @ of_classes
+        losses = F.cross_entropy(
+            logits.float(), targets, label_smoothing=label_smoothing, reduction="none"
         )
-        return total / len(logits)
+        return (each * losses).mean()
 
     return loss
 
