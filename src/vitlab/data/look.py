@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,7 +147,7 @@ def _white(paths: Sequence[Path]) -> float | None:
     return float(math.ceil(highest)) if integers else highest
 
 
-def _deep(path: Path) -> NDArray[np.generic]:
+def _deep(path: Path) -> NDArray[Any]:
     if is_array(path):
         return read_array(path)
     if is_tiff(path) and tiff_bands(path).deep:

@@ -200,11 +200,10 @@ def _confidence(outcome: Outcome, temperature: float = 1.0) -> Float[Tensor, " B
 
 
 def _scaled(outcome: Outcome, temperature: Temperature) -> Scaled:
+    truth: Tensor = outcome.labels
     losses = [
         F.cross_entropy(logits.double() / temperature.value, labels, reduction="sum")
-        for logits, labels in zip(
-            outcome.logits.split(CHUNK), outcome.labels.split(CHUNK), strict=True
-        )
+        for logits, labels in zip(outcome.logits.split(CHUNK), truth.split(CHUNK), strict=True)
     ]
     return Scaled(
         temperature=temperature,
