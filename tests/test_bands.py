@@ -81,7 +81,8 @@ def test_files_and_memory_are_prepared_alike(tmp_path: Path, kind: str) -> None:
     if kind == "npy":
         np.save(source := tmp_path / "x.npy", wanted)
     elif kind == "tif":
-        tifffile.imwrite(source := tmp_path / "x.tif", wanted, photometric="minisblack")
+        layout = {"photometric": "minisblack", "planarconfig": "contig"}
+        tifffile.imwrite(source := tmp_path / "x.tif", wanted, **layout)
     found = prepared().apply(source)
     assert found.shape == (C, H, W)
     assert np.array_equal((found * 255).round(), np.moveaxis(wanted, 2, 0))
