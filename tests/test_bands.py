@@ -186,6 +186,23 @@ def test_colours_grey_and_depth(tmp_path: Path) -> None:
         look(colour + full, lambda: colour)
 
 
+def test_colours_of_sixteen_bits_keep_their_depth(tmp_path: Path) -> None:
+    """Pillow alone would keep 16 levels of a camera's 12 bits."""
+    wanted, file = pixels("u2", channels=3, highest=4000), tmp_path / "x.tif"
+    tifffile.imwrite(file, wanted, photometric="rgb")
+    found = look([file], lambda: [file])
+    assert (found.channels, found.note) == (
+        3,
+        f"Images of 3 channels of values from 0 to {found.white:g}",
+    )
+    preparation = prepared(3, white=found.white)
+    levels = (preparation.apply(file) * 255).round()
+    assert len(np.unique(levels)) > 250
+    assert np.array_equal(Decoder(preprocessing=preparation).read(str(file), 0), levels)
+    tifffile.imwrite(file, wanted * 16, photometric="rgb")
+    assert look([file], lambda: [file])[:3] == look([], list)[:3]
+
+
 def test_broken_files_are_no_reason_to_stop_looking(tmp_path: Path) -> None:
     (tmp_path / "broken.npy").write_bytes(b"nothing")
     good = files(tmp_path, [pixels()])

@@ -93,6 +93,11 @@ class Preprocessing:
         """The image as it is, 8 bits a value: grey or RGB, or one grey image per channel."""
         return read_bands(image, self.channels, self.white)
 
+    def by_path(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a file must be read by its path: Pillow loses its channels or its depth."""
+        deep = self.white is not None and is_tiff(path)
+        return self.channels not in MODES or is_array(path) or deep
+
     def resized(self, size: int | tuple[int, int]) -> "Preprocessing":
         """The same preparation for another image size."""
         return replace(self, size=(size, size) if isinstance(size, int) else size)
@@ -137,7 +142,8 @@ def read_bands(source: Source, channels: int, white: float | None = None) -> lis
     with _readable(name):
         if is_array(name):
             return _array_bands(read_array(name), channels, white, name)
-        if is_tiff(name) and channels not in MODES and tiff_bands(name).channels == channels:
+        unusual = channels not in MODES or white is not None
+        if unusual and is_tiff(name) and tiff_bands(name).channels == channels:
             return _array_bands(read_tiff(name), channels, white, name)
         with _open(name) as image:
             return _image_bands(image, channels, white, name)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
-from vitlab.bands import is_array
 from vitlab.config import from_dict, to_dict
 from vitlab.data.boxes import crop_box
 from vitlab.errors import InputError
@@ -81,7 +80,7 @@ class Decoder:
         return from_dict(cls, data)
 
     def _pixels(self, path: str, seed: int) -> Pixels:
-        if is_array(path) or self.preprocessing.channels not in MODES:
+        if self.preprocessing.by_path(path):
             bands = self.preprocessing.read(path)
             fitted = [self._fit_band(band, seed) for band in bands]
             return fitted[0] if len(bands) == 1 else np.stack(fitted, axis=-1)

@@ -48,9 +48,9 @@ def look(
     found = [bands for bands in map(_bands, spread(paths, HEADERS)) if bands is not None]
     count = _decide({bands.channels for bands in found}) if channels is None else channels
     deep = any(bands.deep for bands in found)
-    if count == 3 and not deep:
-        return Look(3, IMAGENET_MEAN, IMAGENET_STD, None, None)
     white = _white(spread(training(), HEADERS)) if deep else None
+    if count == 3 and white is None:
+        return Look(3, IMAGENET_MEAN, IMAGENET_STD, None, None)
     mean, std = statistics(spread(training(), READ), count, white)
     bright = "" if white is None else f" of values from 0 to {white:g}"
     told = f"Images of {count} channel{'' if count == 1 else 's'}{bright}"
@@ -111,7 +111,7 @@ def _bands(path: Path) -> Bands | None:
     try:
         if is_array(path):
             return array_bands(path)
-        if is_tiff(path) and tiff_bands(path).channels not in (*MODES, 2, 4):
+        if is_tiff(path) and tiff_bands(path).channels not in (1, 2, 4):
             return tiff_bands(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
