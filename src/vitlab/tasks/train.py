@@ -104,7 +104,9 @@ def train(
     else:
         check_new(folder)
         if data is None:
-            raise ConfigError("no data; pass --data NAME or FOLDER (vitlab data list shows names)")
+            raise ConfigError(
+                "no data; pass --data NAME, FOLDER or CSV (vitlab data list shows names)"
+            )
         wanted = dict(changes or {})
         source = open_data(data, download=download, channels=_channels(wanted))
         plan = _decide(recipe, os.fspath(data), source, folder, wanted)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from vitlab.evaluate.classify import Evaluation
-from vitlab.tasks.report.axes import Scale, svg, text
 from vitlab.tasks.report.classes import draw_classes, table_of_classes
 from vitlab.tasks.report.confusion import (
     draw_confusion,
@@ -17,6 +16,7 @@ from vitlab.tasks.report.markup import Html, element
 from vitlab.tasks.report.numbers import percent
 from vitlab.tasks.report.pictures import draw_mistakes
 from vitlab.tasks.report.reliability import calibration_facts, draw_confidences, draw_reliability
+from vitlab.tasks.report.strip import draw_strip
 
 Section = tuple[str, tuple[Html | None, ...]]
 """A title and what stands under it."""
@@ -41,37 +41,14 @@ def figure(evaluation: Evaluation, split: str) -> Html:
 
 def _strip(evaluation: Evaluation) -> Html:
     """The interval on a line from 0 to 100 %, with the accuracy of guessing."""
-    scale = Scale(low=0, high=1, start=6, end=334)
-    low, high = evaluation.interval
     present = sum(1 for item in evaluation.classes if item.support)
     chance = max((item.support for item in evaluation.classes), default=0) / evaluation.images
-    guess = scale(chance)
-    return svg(
-        element("rect", class_="track", x=6, y=10, width=328, height=8, rx=4),
-        element(
-            "rect",
-            class_="filled",
-            x=6,
-            y=10,
-            width=scale(evaluation.accuracy) - 6,
-            height=8,
-            rx=4,
-        ),
-        element(
-            "rect",
-            class_="interval",
-            x=scale(low),
-            y=6,
-            width=max(scale(high) - scale(low), 2),
-            height=16,
-            rx=2,
-        ),
-        element("line", class_="chance", x1=guess, x2=guess, y1=4, y2=24) if present > 1 else None,
-        text(max(guess, 40), 38, f"always one class {percent(chance)}", anchor="start")
-        if present > 1
-        else None,
-        size=(340, 42),
-        label="The accuracy and its interval between 0 and 100 percent",
+    return draw_strip(
+        evaluation.accuracy,
+        evaluation.interval,
+        chance if present > 1 else None,
+        "always one class",
+        bounds=(0, 1),
     )
 
 
