@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from vitlab.cli.judged import headline
 from vitlab.cli.live import live_view
 from vitlab.cli.options import Json, parse_batch_size, parse_changes
 from vitlab.cli.output import print_json
@@ -16,7 +17,7 @@ def train(
     out: Annotated[Path, typer.Option(metavar="RUN", help="Folder of the run.")],
     recipe: Annotated[str, typer.Argument(help="A recipe's name.")] = "default",
     data: Annotated[
-        str | None, typer.Option(metavar="NAME|FOLDER", help="What to train on.")
+        str | None, typer.Option(metavar="NAME|FOLDER|CSV", help="What to train on.")
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Budget in epochs.")] = None,
     steps: Annotated[int | None, typer.Option(help="Budget in updates.")] = None,
@@ -32,6 +33,16 @@ def train(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    balance: Annotated[
+        str | None,
+        typer.Option(
+            metavar="loss|sampling",
+            help="Let rare classes count as much: weigh them, or draw them oftener.",
+        ),
+    ] = None,
+    channels: Annotated[
+        int | None, typer.Option(min=1, help="Channels of the images; else as files have them.")
+    ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,11 +58,18 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model; interrupted at any moment, it continues with --resume."""
+    from vitlab.tasks.job import Watcher
     from vitlab.tasks.run_folder import resume_command
-    from vitlab.tasks.train import Watcher
     from vitlab.tasks.train import train as run_training
 
-    wanted = _changes(changes, epochs, steps, minutes, batch_size, seed)
+    wanted = _changes(changes, epochs, steps, minutes)
+    given = {
+        "batch_size": batch_size,
+        "seed": seed,
+        "balance": balance,
+        "model.channels": channels,
+    }
+    wanted |= {key: value for key, value in given.items() if value is not None}
     if resume and wanted:
         raise ConfigError(f"--resume continues the run as it was decided, without {min(wanted)}")
     with live_view(sys.stderr if json else sys.stdout) as view:
@@ -74,11 +92,8 @@ def train(
     if json:
         print_json({"bundle": str(run.bundle), "report": str(run.report), **run.metrics})
     else:
-        low, high = run.evaluation.interval
-        print(
-            f"{run.split} accuracy {run.evaluation.accuracy:.2%} ({low:.1%} to {high:.1%}, "
-            f"{run.evaluation.images:,} images)\nmodel:  {run.bundle}\nreport: {run.report}"
-        )
+        print(f"{run.split} {headline(run.evaluation)}")
+        print(f"model:  {run.bundle}\nreport: {run.report}")
 
 
 def _changes(
@@ -86,15 +101,9 @@ def _changes(
     epochs: float | None,
     steps: int | None,
     minutes: float | None,
-    batch_size: Any,
-    seed: int | None,
 ) -> dict[str, Any]:
     changes: dict[str, Any] = dict(parse_changes(texts))
     changes |= budget(epochs=epochs, steps=steps, minutes=minutes)
-    if batch_size is not None:
-        changes["batch_size"] = batch_size
-    if seed is not None:
-        changes["seed"] = seed
     return changes
 
 
