@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitlab.tasks import train as train_task
+from vitlab.tasks import job
 from vitlab.tasks.train import train
 from vitlab.train.loop import fit
 
@@ -124,6 +124,6 @@ def train_until(step: int, **arguments: Any) -> None:
         fit(config, state, PullsThePlug(loader, step), **rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_task, "fit", plugged)
+        patch.setattr(job, "fit", plugged)
         with pytest.raises(KeyboardInterrupt):
             train(**arguments)

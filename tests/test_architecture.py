@@ -32,6 +32,7 @@ ROWS = (
     ("nn",),
     ("contact_sheet",),
     ("preprocessing", "distributed", "runtime", "download"),
+    ("bands",),
     ("config", "registry", "files", "image_file", "home", "checksum", "lock", "imagenet"),
     ("errors",),
 )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from vitlab.bands import is_array, is_tiff, read_array, read_tiff, tiff_bands
 from vitlab.config import from_dict, to_dict
 from vitlab.errors import ConfigError, InputError, TooLarge, UnknownName
 from vitlab.image_file import check_pixels, note_frames, open_image
@@ -51,6 +52,8 @@ class Preprocessing:
     std: tuple[float, ...]
     keep_aspect: bool = True
     """Resize the shorter side, then crop (torchvision, timm), or squeeze the whole image (JAX)."""
+    white: float | None = None
+    """What becomes the brightest of 8 bits, of files with more; None: the largest of 16 bits."""
 
     def __post_init__(self) -> None:
         if len(self.size) != 2 or min(self.size) < 1:
@@ -67,6 +70,8 @@ class Preprocessing:
             raise ConfigError(f"mean {self.mean} is not finite")
         if not all(0.0 < value < math.inf for value in self.std):
             raise ConfigError(f"std {self.std} is not positive and finite")
+        if self.white is not None and not 0.0 < self.white < math.inf:
+            raise ConfigError(f"white {self.white} is not positive and finite")
 
     @property
     def channels(self) -> int:
@@ -84,10 +89,19 @@ class Preprocessing:
 
     def pixels(self, image: Source) -> NDArray[np.uint8]:
         """The image as 8 bits `[C, H, W]`, resized and cropped; an engine normalises it."""
-        bands = [np.asarray(self._fit(band)) for band in read_bands(image, self.channels)]
+        bands = [np.asarray(self._fit(band)) for band in self.read(image)]
         pixels = bands[0] if len(bands) == 1 else np.stack(bands, axis=-1)
         pixels = pixels.reshape(*self.size, self.channels).transpose(2, 0, 1)
         return np.ascontiguousarray(pixels)
+
+    def read(self, image: Source) -> list[Image.Image]:
+        """The image as it is, 8 bits a value: grey or RGB, or one grey image per channel."""
+        return read_bands(image, self.channels, self.white)
+
+    def by_path(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a file must be read by its path: Pillow loses its channels or its depth."""
+        deep = self.white is not None and is_tiff(path)
+        return self.channels not in MODES or is_array(path) or deep
 
     def resized(self, size: int | tuple[int, int]) -> "Preprocessing":
         """The same preparation for another image size."""
@@ -122,19 +136,37 @@ def cover(image: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
     return int(target[1] * image[0] / image[1]), target[1]
 
 
-def read_bands(source: Source, channels: int) -> list[Image.Image]:
+def read_bands(source: Source, channels: int, white: float | None = None) -> list[Image.Image]:
     """One 8-bit grey or RGB image, or one grey image per channel of any other number of them."""
     if isinstance(source, np.ndarray):
-        return _array_bands(source, channels)
-    if channels not in MODES:
-        raise InputError(f"an image has 1 or 3 channels, mean has {channels}; valid: an array")
+        return _array_bands(source, channels, white, "array")
     if isinstance(source, Image.Image):
         with _readable("image"):
-            return [_convert(source, channels, "image")]
+            return _image_bands(source, channels, white, "image")
     name = os.fspath(source)
-    with _readable(name), _open(name) as image:
-        note_frames(image, name)
-        return [_convert(image, channels, name)]
+    with _readable(name):
+        if is_array(name):
+            return _array_bands(read_array(name), channels, white, name)
+        unusual = channels not in MODES or white is not None
+        if unusual and is_tiff(name) and tiff_bands(name).channels == channels:
+            return _array_bands(read_tiff(name), channels, white, name)
+        with _open(name) as image:
+            note_frames(image, name)
+            return _image_bands(image, channels, white, name)
+
+
+def _image_bands(
+    image: Image.Image, channels: int, white: float | None, name: str
+) -> list[Image.Image]:
+    if channels in MODES:
+        return [_convert(image, channels, name, white)]
+    if channels == 4 and image.mode != "CMYK":
+        image = image.convert("RGBA")
+    bands = len(image.getbands())
+    if bands != channels:
+        raise InputError(f"{name}: an image of {bands} channels; valid: {channels}")
+    check_pixels(name, image.height, image.width)
+    return list(_upright(image).split())
 
 
 @contextmanager
@@ -161,38 +193,53 @@ def _open(name: str) -> Image.Image:
             raise TooLarge(f"{name}: {error}") from error
 
 
-def _convert(image: Image.Image, channels: int, name: str) -> Image.Image:
+def _upright(image: Image.Image) -> Image.Image:
+    return ImageOps.exif_transpose(image) if image.getexif().get(ORIENTATION, 1) != 1 else image
+
+
+def _convert(
+    image: Image.Image, channels: int, name: str, white: float | None = None
+) -> Image.Image:
     """The upright image with 8 bits per channel; 16 bits are scaled, transparency becomes white."""
     check_pixels(name, image.height, image.width)
-    if image.getexif().get(ORIENTATION, 1) != 1:
-        image = ImageOps.exif_transpose(image)
+    image = _upright(image)
     if image.mode == "F" or image.mode.startswith("I"):
-        image = Image.fromarray(_eight_bits(np.asarray(image), name))
+        image = Image.fromarray(_eight_bits(np.asarray(image), name, white))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert(MODES[channels])
 
 
-def _array_bands(array: NDArray[Any], channels: int) -> list[Image.Image]:
+def _array_bands(
+    array: NDArray[Any], channels: int, white: float | None, name: str
+) -> list[Image.Image]:
     pixels = array[..., None] if array.ndim == 2 else array
     valid = (1, 3, 4) if channels in MODES else (channels,)
     if pixels.ndim != 3 or pixels.shape[2] not in valid:
         choices = " or ".join(map(str, valid))
-        raise InputError(f"array has shape {array.shape}; valid: [H, W, C] with C = {choices}")
-    check_pixels("array", *pixels.shape[:2])
-    pixels = _eight_bits(pixels, "array")
+        raise InputError(f"{name} has shape {array.shape}; valid: [H, W, C] with C = {choices}")
+    check_pixels(name, *pixels.shape[:2])
+    pixels = _eight_bits(pixels, name, white)
     if channels not in MODES or pixels.shape[2] == 1:
         bands = [Image.fromarray(np.ascontiguousarray(band)) for band in pixels.transpose(2, 0, 1)]
-        return [_convert(bands[0], channels, "array")] if channels in MODES else bands
-    return [_convert(Image.fromarray(np.ascontiguousarray(pixels)), channels, "array")]
+        return [_convert(bands[0], channels, name)] if channels in MODES else bands
+    return [_convert(Image.fromarray(np.ascontiguousarray(pixels)), channels, name)]
 
 
-def _eight_bits(pixels: NDArray[Any], name: str) -> NDArray[np.uint8]:
-    """Pixels of 8 bits as they are, those of 16 bits (also Pillow's 32-bit `I`) scaled to 8."""
+def _eight_bits(pixels: NDArray[Any], name: str, white: float | None) -> NDArray[np.uint8]:
+    """Pixels of 8 bits as they are, those of 16 bits (also Pillow's 32-bit `I`) scaled to 8.
+
+    With `white`, numbers of any type from 0 to it, and what is above it is as bright.
+    """
     kind = pixels.dtype.newbyteorder("=")
     if kind == np.uint8:
         return pixels
+    if white is not None and kind.kind in "uif":
+        lowest = float(pixels.min())
+        if not 0.0 <= lowest < math.inf:
+            raise InputError(f"{name}: values from {lowest:g}; valid: 0 to {white:g} and above")
+        return np.rint(np.minimum(pixels / white, 1.0) * 255).astype(np.uint8)
     if kind not in (np.uint16, np.int32):
         raise InputError(f"{name}: pixels are {pixels.dtype}; valid: uint8 or uint16")
     if pixels.min() < 0 or pixels.max() > 65535:

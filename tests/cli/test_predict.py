@@ -101,7 +101,7 @@ def test_paths_may_begin_like_pictures(
     piped(monkeypatch, b"BMW.png\n01.png\n")
     lines = command("predict", weights, "-").out.splitlines()
     assert [line.split("\t")[0] for line in lines] == ["BMW.png", "01.png"]
-    for format in ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF"):
+    for format in ("PNG", "WEBP", "BMP"):
         piped(monkeypatch, encoded(picture(0), format))
         assert json.loads(command("predict", weights, "-", "--json").out)[0]["path"] == "-"
 

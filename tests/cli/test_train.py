@@ -8,7 +8,7 @@ import torch
 
 from command import Command
 from vitlab.errors import Interrupted
-from vitlab.tasks import train as train_task
+from vitlab.tasks import job
 from vitlab.train import batch_size, loop
 
 SMALL = ("--data", "sample", "--steps", 2, "--set", "model=vit_test", "--set", "evaluations=1")
@@ -30,7 +30,7 @@ def test_auto_says_what_it_chose(
     def fit(*_: object, **__: object) -> None:
         raise Interrupted(2, 0, 2)
 
-    monkeypatch.setattr(train_task, "fit", fit)
+    monkeypatch.setattr(job, "fit", fit)
     monkeypatch.setattr(batch_size, "free_bytes", lambda: 2**22)
     outcome = command("train", *SMALL, "--batch-size", "auto", "--out", tmp_path / "run")
     assert outcome.code == 130, outcome

@@ -12,9 +12,11 @@ from PIL import Image
 from tasks.classifiers import saved_model
 from vitlab import load, load_weights
 from vitlab.errors import ConfigError, DataError, Interrupted, WeightsError
-from vitlab.tasks import train as job_module
+from vitlab.tasks import job as job_module
 from vitlab.tasks.finetune import finetune
-from vitlab.tasks.train import Run, Watcher, train
+from vitlab.tasks.job import Watcher
+from vitlab.tasks.job_result import Run
+from vitlab.tasks.train import train
 from vitlab.train.loop import fit
 
 CLASSES = ("circle", "square")

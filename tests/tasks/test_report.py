@@ -206,7 +206,8 @@ def test_classes_calibration_facts_and_settings_are_there(page: Page) -> None:
 def test_mistakes_are_pictures_the_surest_first(page: Page) -> None:
     mistakes = full_report().mistakes
     assert len(mistakes) == len(page.all("img")) == 5
-    assert [m.probability for m in mistakes] == sorted(m.probability for m in mistakes)[::-1]
+    sureness = [m.probability or 0.0 for m in mistakes]
+    assert sureness == sorted(sureness, reverse=True)
     for attributes, mistake in zip(page.all("img"), mistakes, strict=True):
         data = base64.b64decode(attributes["src"].split(",")[1])
         with Image.open(io.BytesIO(data)) as image:

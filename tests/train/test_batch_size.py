@@ -15,8 +15,9 @@ from vitlab.data.augment_config import AugmentConfig
 from vitlab.data.batch import Batch
 from vitlab.errors import OutOfMemory
 from vitlab.models.registry import create_model
-from vitlab.tasks import train as train_task
-from vitlab.tasks.train import Watcher, train
+from vitlab.tasks import job
+from vitlab.tasks.job import Watcher
+from vitlab.tasks.train import train
 from vitlab.train import batch_size, loop
 from vitlab.train.batch_size import check_memory, fitting_batch_size
 from vitlab.train.config import TrainConfig
@@ -153,7 +154,7 @@ def begin_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def fit(*_: object, **__: object) -> None:
         raise Begun
 
-    monkeypatch.setattr(train_task, "fit", fit)
+    monkeypatch.setattr(job, "fit", fit)
 
 
 def test_auto_is_decided_once_and_stored(

@@ -10,7 +10,7 @@ import pytest
 
 from runs import CHANGES, metrics_of, same, train_until
 from vitlab.errors import ConfigError, WeightsError
-from vitlab.tasks import train as train_task
+from vitlab.tasks import job
 from vitlab.tasks.run_folder import working_in
 from vitlab.tasks.train import train
 from vitlab.train.checkpoint import checkpoint_path, checkpoints, prune_checkpoints
@@ -91,7 +91,7 @@ def test_without_the_best_the_last_weights_are_kept(
     def end(config: Any, state: Any, loader: Any, **rest: Any) -> None:
         state.step, state.best_step, state.best = 12, 6, 0.5
 
-    monkeypatch.setattr(train_task, "fit", end)
+    monkeypatch.setattr(job, "fit", end)
     train(out=run, resume=True)
     assert "the last weights take the place of the best" in caplog.text
     assert (run / "report.html").exists()

@@ -1,15 +1,23 @@
 """Parts of a batch that are computed at the same time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
 
 from vitlab.data.batch import Batch
 from vitlab.models.registry import create_model
 from vitlab.runtime import parts_at_once
 from vitlab.train.config import TrainConfig
-from vitlab.train.loss import cross_entropy
+from vitlab.train.loss import (
+    Loss,
+    binary_cross_entropy,
+    cross_entropy,
+    squared_error,
+    weighted_cross_entropy,
+)
 from vitlab.train.side_by_side import backward_side_by_side, independent, parts_of
 from vitlab.train.state import new_state
 from vitlab.train.step import backward
@@ -32,19 +40,32 @@ def batch(images: int = 19) -> Batch:
     )
 
 
+LOSSES: dict[str, tuple[Loss, Callable[[Tensor], Tensor]]] = {
+    "classes": (cross_entropy, lambda targets: targets),
+    "rare classes": (weighted_cross_entropy(torch.linspace(0.2, 3.0, 10)), lambda targets: targets),
+    "labels": (binary_cross_entropy(), lambda targets: one_hot(targets, 10).float()),
+    "values": (
+        squared_error(torch.full((10,), 4.0), torch.full((10,), 3.0)),
+        lambda targets: targets[:, None] + torch.arange(10.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("task", LOSSES)
 @pytest.mark.parametrize("parts", [2, 3])
-def test_the_gradient_is_that_of_the_whole_batch(parts: int) -> None:
+def test_the_gradient_is_that_of_the_whole_batch(parts: int, task: str) -> None:
+    loss_of, told = LOSSES[task]
     torch.manual_seed(0)
     model = create_model("vit_test").double()
     torch.nn.init.normal_(model.head.weight)
     model.head.bias.requires_grad_(False)
     images, targets, index = batch()
-    images = images.double()
-    loss = cross_entropy(model(images).double(), targets, 0.1)
+    images, targets = images.double(), told(targets)
+    loss = loss_of(model(images), targets, 0.1)
     loss.backward()
     expected = {name: p.grad for name, p in model.named_parameters()}
     model.zero_grad(set_to_none=True)
-    found = backward_side_by_side(model, Batch(images, targets, index), parts, 0.1)
+    found = backward_side_by_side(model, Batch(images, targets, index), parts, loss_of, 0.1)
     # The loss is computed in float32.
     torch.testing.assert_close(found.double(), loss.detach().double(), atol=1e-6, rtol=1e-6)
     assert model.head.bias.grad is None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vitlab.cli.judged import headline
 from vitlab.cli.live import live_view
 from vitlab.cli.options import Json
 from vitlab.cli.output import print_json
@@ -32,8 +33,8 @@ def demo(
     from vitlab.cli.train import budget
     from vitlab.tasks.demo import demo as run_demo
     from vitlab.tasks.demo import free_folder
+    from vitlab.tasks.job import Watcher
     from vitlab.tasks.run_folder import resume_command
-    from vitlab.tasks.train import Watcher
 
     changes = budget(minutes=minutes, steps=steps)
     out = out or free_folder(Path("runs"))
@@ -74,10 +75,8 @@ def _print(found: "Demo") -> None:
     else:
         for shown in found.shown:
             print(f"  {shown.truth:<12} {_opinion(shown)}")
-    low, high = run.evaluation.interval
     print(
-        f"\n{run.split} accuracy {run.evaluation.accuracy:.1%} "
-        f"({low:.1%} to {high:.1%}, {run.evaluation.images:,} images); guessing gives "
+        f"\n{run.split} {headline(run.evaluation)}; guessing gives "
         f"{1 / len(run.evaluation.labels):.0%}\n"
         f"report: {run.report.resolve()}  (open it in a browser)\n"
         f"model:  {run.bundle}\n\n"

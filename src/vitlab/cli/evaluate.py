@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vitlab.cli.judged import lines, print_details
 from vitlab.cli.options import Json
-from vitlab.cli.output import print_json, print_pairs, print_table
+from vitlab.cli.output import print_json, print_pairs
 
 if TYPE_CHECKING:
-    from vitlab.evaluate.classify import Evaluation
     from vitlab.tasks.evaluate import Evaluated, Watch
-
-SHOWN = 20
-"""Classes that the table has room for; of more, the weakest are shown."""
 
 
 def evaluate(
     model: Annotated[str, typer.Argument(help="A run, a bundle or a weight file.")],
-    data: Annotated[str, typer.Option(help="A dataset's name, or a folder of images.")],
+    data: Annotated[str, typer.Option(help="A dataset's name, a folder of images, or a CSV.")],
     split: Annotated[
         str, typer.Option(help="test, train, or validation: what a run holds out from train.")
     ] = "test",
@@ -44,7 +41,7 @@ def evaluate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure accuracy, loss and calibration; every image counts once."""
+    """Measure how good a model is, with intervals; every image counts once."""
     from vitlab.tasks.evaluate import evaluate as run
     from vitlab.tasks.evaluate import report_of
     from vitlab.tasks.report.write import write_page
@@ -69,7 +66,7 @@ def evaluate(
         return
     print_pairs(_lines(found))
     print()
-    _print_classes(found.evaluation)
+    print_details(found.evaluation)
     if output is not None:
         print(f"\nreport: {output}")
 
@@ -107,48 +104,10 @@ def _facts(found: "Evaluated") -> dict[str, Any]:
 
 def _lines(found: "Evaluated") -> list[tuple[str, str]]:
     evaluation = found.evaluation
-    low, high = evaluation.interval
-    lines = [
+    shown = [
         ("images", f"{evaluation.images:,} ({found.split} of {found.source.name})"),
-        ("accuracy", f"{evaluation.accuracy:.2%} (95% interval {low:.2%} to {high:.2%})"),
+        *lines(evaluation),
     ]
-    if evaluation.top < len(evaluation.labels):
-        lines.append((f"top-{evaluation.top}", f"{evaluation.top5:.2%}"))
-    lines += [
-        ("loss", f"{evaluation.loss:.4f}"),
-        ("calibration error", f"{evaluation.reliability.ece:.2%}"),
-    ]
-    if evaluation.scaled is not None:
-        scaled = evaluation.scaled
-        images = f"{scaled.temperature.images:,} held-out images"
-        lines += [
-            ("temperature", f"{scaled.temperature.value:.3f} (fitted on {images})"),
-            ("with it", f"loss {scaled.loss:.4f}, calibration error {scaled.reliability.ece:.2%}"),
-        ]
     if found.broken:
-        lines.append(("not readable", f"{len(found.broken):,} (not counted)"))
-    return lines
-
-
-def _print_classes(evaluation: "Evaluation") -> None:
-    present = [item for item in evaluation.classes if item.support]
-    shown = sorted(present, key=lambda item: item.f1 or 0.0)[:SHOWN]
-    if len(present) <= SHOWN:
-        shown = present
-    print_table(
-        ("class", "precision", "recall", "F1", "images"),
-        (
-            (
-                item.label,
-                *("-" if part is None else f"{part:.1%}" for part in _parts(item)),
-                str(item.support),
-            )
-            for item in shown
-        ),
-    )
-    if len(shown) < len(present):
-        print(f"the {len(shown)} weakest of {len(present):,} classes; --json has all")
-
-
-def _parts(item: Any) -> tuple[float | None, ...]:
-    return item.precision, item.recall, item.f1
+        shown.append(("not readable", f"{len(found.broken):,} (not counted)"))
+    return shown

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from vitlab.cli.options import ImageSize, Json, parse_batch_size
-from vitlab.cli.train import gather_changes, show_run
+from vitlab.cli.train import budget, gather_changes, show_run
 from vitlab.errors import ConfigError
 
 
@@ -54,6 +54,10 @@ def finetune(
         typer.Option(metavar="N|auto", parser=parse_batch_size, help="Images of one update."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    balance: Annotated[
+        str | None,
+        typer.Option(metavar="loss|sampling", help="Let rare classes count as much as others."),
+    ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Set any field of the settings."),
@@ -67,7 +71,11 @@ def finetune(
     """Fine-tune a model; it looks at your data first, and says what it chose and why."""
     from vitlab.tasks.finetune import finetune as run_finetuning
 
-    wanted = gather_changes(changes, epochs, steps, minutes, batch_size, seed)
+    wanted = gather_changes(
+        changes,
+        budget(epochs=epochs, steps=steps, minutes=minutes),
+        {"batch_size": batch_size, "seed": seed, "balance": balance},
+    )
     if resume and wanted:
         raise ConfigError(f"--resume continues the run as it was decided, without {min(wanted)}")
     show_run(

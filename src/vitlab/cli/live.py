@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from vitlab.tasks.run_folder import Plan
     from vitlab.train.log import Metric
 
+WATCHED = {
+    "accuracy": "accuracy {:.1%}",
+    "balanced": "balanced {:.1%}",
+    "map": "mAP {:.1%}",
+    "r2": "R2 {:.3f}",
+}
+"""What is said of the held-out images."""
 PLAIN_EVERY = 10.0
 """Seconds between two plain lines."""
 
@@ -51,7 +58,7 @@ class LiveView:
         text = self._line(now, step)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=step, description=text)
-        elif metric["split"] == "validation" and metric["name"] == "accuracy":
+        elif metric["split"] == "validation" and metric["name"] in WATCHED:
             self._say(f"step {step:,} of {self._steps:,}: {text}")
         elif now - self._shown > PLAIN_EVERY:
             self._say(f"step {step:,} of {self._steps:,}: {text}{self._estimate(now, step)}")
@@ -59,7 +66,7 @@ class LiveView:
     def _line(self, now: float, step: int) -> str:
         names = {
             "train loss": "loss {:.3f}",
-            "validation accuracy": "accuracy {:.1%}",
+            **{f"validation {name}": text for name, text in WATCHED.items()},
             "train lr": "rate {:.2g}",
         }
         parts = [text.format(self._values[k]) for k, text in names.items() if k in self._values]

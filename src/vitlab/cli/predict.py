@@ -131,6 +131,12 @@ class _Printer:
         prediction, self._first = self._first, None
         if prediction is None or prediction.error is not None:
             return
+        if prediction.label is None:  # values, or no label at all
+            print_table(
+                ("image", "value"),
+                ((str(prediction.path), told) for told in prediction.answers or ("no label",)),
+            )
+            return
         if sys.stdout.isatty():
             from vitlab.cli.bars import print_bars
 
@@ -148,9 +154,7 @@ class _Printer:
 
     def _line(self, prediction: "Prediction") -> None:
         if prediction.error is None:
-            shown = prediction.top[: self._top or 1]
-            labels = (f"{label} {probability:.1%}" for label, probability in shown)
-            print(prediction.path, *labels, sep="\t", flush=True)
+            print(prediction.path, *prediction.answers[: self._top or 1], sep="\t", flush=True)
 
 
 def _indented(prediction: "Prediction") -> str:

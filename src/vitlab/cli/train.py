@@ -1,26 +1,28 @@
 """`vitlab train`: a recipe, data, and a folder for what comes of it."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vitlab.cli.judged import headline
 from vitlab.cli.live import live_view
 from vitlab.cli.options import Json, parse_batch_size, parse_changes
 from vitlab.cli.output import print_json
 from vitlab.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    from vitlab.tasks.train import Run, Watcher
+    from vitlab.tasks.job import Watcher
+    from vitlab.tasks.job_result import Run
 
 
 def train(
     out: Annotated[Path, typer.Option(metavar="RUN", help="Folder of the run.")],
     recipe: Annotated[str, typer.Argument(help="A recipe's name.")] = "default",
     data: Annotated[
-        str | None, typer.Option(metavar="NAME|FOLDER", help="What to train on.")
+        str | None, typer.Option(metavar="NAME|FOLDER|CSV", help="What to train on.")
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Budget in epochs.")] = None,
     steps: Annotated[int | None, typer.Option(help="Budget in updates.")] = None,
@@ -36,6 +38,16 @@ def train(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    balance: Annotated[
+        str | None,
+        typer.Option(
+            metavar="loss|sampling",
+            help="Let rare classes count as much: weigh them, or draw them oftener.",
+        ),
+    ] = None,
+    channels: Annotated[
+        int | None, typer.Option(min=1, help="Channels of the images; else as files have them.")
+    ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,7 +65,16 @@ def train(
     """Train a model; interrupted at any moment, it continues with --resume."""
     from vitlab.tasks.train import train as run_training
 
-    wanted = gather_changes(changes, epochs, steps, minutes, batch_size, seed)
+    wanted = gather_changes(
+        changes,
+        budget(epochs=epochs, steps=steps, minutes=minutes),
+        {
+            "batch_size": batch_size,
+            "seed": seed,
+            "balance": balance,
+            "model.channels": channels,
+        },
+    )
     if resume and wanted:
         raise ConfigError(f"--resume continues the run as it was decided, without {min(wanted)}")
     show_run(
@@ -73,8 +94,8 @@ def train(
 
 def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
     """Do a job in sight of the user, and print what came of it."""
+    from vitlab.tasks.job import Watcher
     from vitlab.tasks.run_folder import resume_command
-    from vitlab.tasks.train import Watcher
 
     with live_view(sys.stderr if json else sys.stdout) as view:
         watcher = Watcher(
@@ -88,29 +109,16 @@ def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
     if json:
         print_json({"bundle": str(run.bundle), "report": str(run.report), **run.metrics})
     else:
-        low, high = run.evaluation.interval
-        print(
-            f"{run.split} accuracy {run.evaluation.accuracy:.2%} ({low:.1%} to {high:.1%}, "
-            f"{run.evaluation.images:,} images)\nmodel:  {run.bundle}\nreport: {run.report}"
-        )
+        print(f"{run.split} {headline(run.evaluation)}")
+        print(f"model:  {run.bundle}\nreport: {run.report}")
 
 
 def gather_changes(
-    texts: list[str] | None,
-    epochs: float | None,
-    steps: int | None,
-    minutes: float | None,
-    batch_size: Any,
-    seed: int | None,
+    texts: list[str] | None, of_budget: Mapping[str, Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What the options of a command change, as dotted fields."""
-    changes: dict[str, Any] = dict(parse_changes(texts))
-    changes |= budget(epochs=epochs, steps=steps, minutes=minutes)
-    if batch_size is not None:
-        changes["batch_size"] = batch_size
-    if seed is not None:
-        changes["seed"] = seed
-    return changes
+    given = {key: value for key, value in options.items() if value is not None}
+    return {**parse_changes(texts), **of_budget, **given}
 
 
 def budget(**budgets: float | None) -> dict[str, Any]:

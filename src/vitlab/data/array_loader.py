@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from vitlab.data.augment import draw_seeds, random_crops, resized_crop
@@ -33,9 +34,12 @@ class ArrayLoader:
         device: torch.device | str = "cpu",
         size: tuple[int, int] | None = None,
         interpolation: Interpolation = "bicubic",
+        weights: Float[Tensor, " N"] | None = None,
     ) -> None:
         """`size` is what the model reads; None: images as they are."""
-        self.order = Order(len(data), batch_size=batch_size, repeats=augment.repeats, seed=seed)
+        self.order = Order(
+            len(data), batch_size=batch_size, repeats=augment.repeats, seed=seed, weights=weights
+        )
         self.maker = BatchMaker(config=augment, seed=seed, mean=mean, std=std, classes=classes)
         self.size = size or (data.images.shape[2], data.images.shape[3])
         self.interpolation = interpolation

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitlab.data.augment import augment_normalised, augment_pixels, which_to_mirror
 from vitlab.data.augment_config import AugmentConfig
+from vitlab.data.images import Labels
 from vitlab.data.mix import mix
 from vitlab.data.random import generator
 from vitlab.errors import DataError
@@ -24,7 +25,7 @@ class Batch(NamedTuple):
 
     images: Float[Tensor, "B C H W"]
     targets: Float[Tensor, "B classes"] | Int[Tensor, " B"]
-    """Class numbers, or distributions over the classes where images are mixed."""
+    """Class numbers; mixed or of several labels, a share for each class; or values."""
     index: Int[Tensor, " B"]  # type: ignore[assignment]  # instead of the tuple's method
     """Which images of the set these are; on the CPU."""
 
@@ -42,7 +43,7 @@ class BatchMaker:
     def make(
         self,
         images: UInt8[Tensor, "B C H W"],
-        labels: Int[Tensor, " B"],
+        labels: Labels,
         *,
         index: Int[Tensor, " B"],
         epoch: Int[Tensor, " B"],
@@ -55,9 +56,11 @@ class BatchMaker:
         pixels = normalise(images, self.mean, self.std)
         pixels = augment_normalised(pixels, self.config, draw)
         labels = labels.to(images.device)
+        if labels.ndim == 2:
+            labels = labels.to(pixels)
         if not self.config.mixes:
             return Batch(pixels, labels, index)
-        targets = F.one_hot(labels, self.classes).to(pixels)
+        targets = F.one_hot(labels, self.classes).to(pixels) if labels.ndim == 1 else labels
         return Batch(*mix(pixels, targets, self.config, draw), index)
 
 

@@ -7,6 +7,7 @@ from vitlab.contact_sheet import Tile, write_contact_sheet
 from vitlab.data.check import Check
 from vitlab.data.findings import Finding
 from vitlab.data.folder import image_files
+from vitlab.data.look import tile_image
 
 COLUMNS = 6
 """Examples of a finding: one row."""
@@ -38,7 +39,7 @@ def _examples(root: Path, found: Finding) -> Iterator[Tile]:
         for path in (item.paths[0], item.paths[-1]) if len(item.paths) > 1 else item.paths:
             if (root / path).is_file() and found.name != "other_files":
                 yield Tile(
-                    image=root / path,
+                    image=tile_image(root / path),
                     caption=f"{path}\n{item.detail}".strip(),
                     mark="bad" if found.serious else "warn",
                     group=found.line,
@@ -53,7 +54,7 @@ def _classes(root: Path, check: Check) -> Iterator[Tile]:
         if first is not None:
             count = sum(splits.values())
             yield Tile(
-                image=Path(first),
+                image=tile_image(Path(first)),
                 caption=f"{label}\n{count:,} {'image' if count == 1 else 'images'}",
                 group="An image of each class"
                 if len(check.counts) <= CLASSES

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vitlab.checksum import check_file
 from vitlab.data.home import homes
-from vitlab.data.images import ImageSet
+from vitlab.data.images import ImageSet, Task
 from vitlab.download import SILENT, Progress
 from vitlab.errors import DataError, UnknownName
 from vitlab.registry import DATASETS
@@ -19,7 +19,7 @@ class DataSource:
 
     name: str
     labels: tuple[str, ...]
-    """The class of each label number."""
+    """The class of each label number; of values, what each of them is."""
     channels: int
     image_size: tuple[int, int] | None
     """Height and width, or None where each file has its own."""
@@ -28,6 +28,11 @@ class DataSource:
     mean: tuple[float, ...]
     """Per channel, of the training images' values in [0, 1]."""
     std: tuple[float, ...]
+    task: Task = "single-label"
+    white: float | None = None
+    """What becomes the brightest of 8 bits, of files with more; None: the largest of 16 bits."""
+    notes: tuple[str, ...] = ()
+    """What was decided by looking at the data, for the user to know."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,12 +105,19 @@ def _fits(folder: Path, file: StoredFile, suffix: str) -> bool:
 
 
 def open_data(
-    spec: str | os.PathLike[str], *, download: bool = False, progress: Progress = SILENT
+    spec: str | os.PathLike[str],
+    *,
+    download: bool = False,
+    progress: Progress = SILENT,
+    channels: int | None = None,
 ) -> DataSource:
-    """The dataset of a name, or a folder of images; nothing is fetched unless `download`."""
+    """The dataset of a name, a folder of images, or a CSV; nothing is fetched unless `download`.
+
+    `channels` to read files with; None: as many as they have. Named data has its own.
+    """
     name = os.fspath(spec)
     if name not in DATASETS:
-        return _open_path(name)
+        return _open_path(name, channels)
     entry = DATASETS[name]
     if not isinstance(entry, Dataset):
         return _registered(name, entry())
@@ -133,12 +145,15 @@ def dataset(name: str) -> Dataset:
     raise DataError(f"{name} was registered as a function: it has nothing to fetch")
 
 
-def _open_path(spec: str) -> DataSource:
+def _open_path(spec: str, channels: int | None) -> DataSource:
     from vitlab.data.folder import open_folder
+    from vitlab.data.table import is_table, open_table
 
     path = Path(spec).expanduser()
+    if is_table(path):
+        return open_table(path, channels=channels)
     if path.exists():
-        return open_folder(path)
+        return open_folder(path, channels=channels)
     if "/" in spec or os.sep in spec:
         raise DataError(f"{spec}: no such folder")
     raise UnknownName("dataset or folder", spec, DATASETS)

@@ -26,7 +26,6 @@ from vitlab.preprocessing import (
     ORIENTATION,
     Interpolation,
     Preprocessing,
-    read_bands,
 )
 
 Pixels = NDArray[np.uint8]
@@ -68,11 +67,9 @@ class Decoder:
             check_regular(path)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of Pillow about damage that it can repair
-                with open_image(path) as image:
-                    note_frames(image, path)
-                    pixels = self._fit(image, seed)
+                pixels = self._pixels(path, seed)
         except Exception as error:  # decoders of damaged files raise nearly anything
-            raise InputError(reason_of(error)) from error
+            raise InputError(reason_of(error, path)) from error
         channels, height, width = self.shape
         return np.ascontiguousarray(pixels.reshape(height, width, channels).transpose(2, 0, 1))
 
@@ -85,12 +82,27 @@ class Decoder:
         """What `to_json` described."""
         return from_dict(cls, data)
 
-    def _fit(self, image: Image.Image, seed: int) -> Pixels:
-        channels = self.preprocessing.channels
+    def _pixels(self, path: str, seed: int) -> Pixels:
+        if self.preprocessing.by_path(path):
+            bands = self.preprocessing.read(path)
+            fitted = [self._fit_band(band, seed) for band in bands]
+            return fitted[0] if len(bands) == 1 else np.stack(fitted, axis=-1)
+        with open_image(path) as image:
+            note_frames(image, path)
+            return self._fit(image, seed)
+
+    def _fit_band(self, band: Image.Image, seed: int) -> Pixels:
+        """The same part of every band: the seed and the size decide it."""
         if self.area is None:
-            return np.asarray(self.preprocessing._fit(read_bands(image, channels)[0]))
+            return np.asarray(self.preprocessing._fit(band))
+        pixels = self._crop(band, seed, lying=False)
+        return pixels[..., 0] if band.mode == "L" and pixels.ndim == 3 else pixels
+
+    def _fit(self, image: Image.Image, seed: int) -> Pixels:
+        if self.area is None:
+            return np.asarray(self.preprocessing._fit(self.preprocessing.read(image)[0]))
         if not (isinstance(image, JpegImageFile) and plain(image)):
-            return self._crop(read_bands(image, channels)[0], seed, lying=False)
+            return self._crop(self.preprocessing.read(image)[0], seed, lying=False)
         orientation = image.getexif().get(ORIENTATION, 1)
         pixels = self._crop(image, seed, lying=orientation in LYING)
         return UPRIGHT[orientation](pixels) if orientation in UPRIGHT else pixels
@@ -98,7 +110,7 @@ class Decoder:
     def _crop(self, image: Image.Image, seed: int, *, lying: bool) -> Pixels:
         """A random part of the image as it is stored, resized."""
         assert self.area is not None
-        mode = MODES[self.preprocessing.channels]
+        mode = MODES.get(self.preprocessing.channels, "L")
         height, width = self.preprocessing.size
         low, high = self.ratio
         if lying:
@@ -147,13 +159,13 @@ def plain(image: JpegImageFile) -> bool:
     return image.mode in MODES.values() and pixels >= LEAST and (limit is None or pixels <= limit)
 
 
-def reason_of(error: Exception) -> str:
-    """One line about what is wrong with a file, without its name."""
+def reason_of(error: Exception, name: str = "image") -> str:
+    """One line about what is wrong with a file, without the name that it was read by."""
     if isinstance(error, UnidentifiedImageError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    text = " ".join(str(error).split()).removeprefix("image: ")
+    text = " ".join(str(error).removeprefix(f"{name}: ").removeprefix("image: ").split())
     if text.startswith(UNREADABLE):  # the same words whichever way a file was read
         text = text[len(UNREADABLE) : -1]
     return text or type(error).__name__

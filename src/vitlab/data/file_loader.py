@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -56,10 +56,13 @@ class FileLoader:
         workers: int = 1,
         prefetch: int = 2,
         max_broken: float = 0.2,
+        weights: Float[Tensor, " N"] | None = None,
     ) -> None:
         """`prefetch` batches are decoded ahead; `max_broken` is a share of all the files."""
         self.data = data
-        self.order = Order(len(data), batch_size=batch_size, repeats=augment.repeats, seed=seed)
+        self.order = Order(
+            len(data), batch_size=batch_size, repeats=augment.repeats, seed=seed, weights=weights
+        )
         self.maker = BatchMaker(
             config=augment,
             seed=seed,

@@ -11,26 +11,28 @@ import torch
 
 from vitlab.data.datasets import DataSource
 from vitlab.data.images import FileSet, ImageSet
+from vitlab.data.look import look, spread
 from vitlab.data.split import hold_out
 from vitlab.data.survey import surveyed
 from vitlab.data.walk import ENDINGS, SUFFIXES
 from vitlab.errors import DataError, suggest
-from vitlab.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
 TRAIN = "train"
 TEST = ("test", "val", "valid", "validation")
 """The first of these that is there is the test split."""
 TEST_SHARE = 0.2
 SPLIT_SEED = 0
+LOOKED_AT = 10
+"""Classes, and files of each, that tell the number of channels."""
 
 log = logging.getLogger(__name__)
 
 
-def open_folder(root: Path) -> DataSource:
-    """The images of a folder, one class for each of its folders."""
+def open_folder(root: Path, *, channels: int | None = None) -> DataSource:
+    """The images of a folder, one class for each of its folders; `channels` as in `look`."""
     if not root.is_dir():
         raise DataError(f"{root} is not a folder; valid: a folder of one folder for each class")
-    return _open_splits(root) if has_splits(root) else _open_classes(root)
+    return _open_splits(root, channels) if has_splits(root) else _open_classes(root, channels)
 
 
 def has_splits(root: Path) -> bool:
@@ -39,7 +41,7 @@ def has_splits(root: Path) -> bool:
     return TRAIN in names and (bool(subfolders(root / TRAIN)) or names <= {TRAIN, *TEST})
 
 
-def _open_splits(root: Path) -> DataSource:
+def _open_splits(root: Path, channels: int | None) -> DataSource:
     train = class_folders(root / TRAIN)
     test = next((root / name for name in TEST if (root / name).is_dir()), None)
     if test is not None:
@@ -51,10 +53,11 @@ def _open_splits(root: Path) -> DataSource:
         found = class_folders(test, least=1)
         return read_classes({name: found.get(name) for name in train})
 
-    return _source(root, train, partial(read_classes, train), open_test if test else None)
+    open_train = partial(read_classes, train)
+    return _source(root, train, open_train, open_test if test else None, channels)
 
 
-def _open_classes(root: Path) -> DataSource:
+def _open_classes(root: Path, channels: int | None) -> DataSource:
     classes = class_folders(root)
 
     @cache
@@ -68,25 +71,42 @@ def _open_classes(root: Path) -> DataSource:
                 f"{TRAIN} and {TEST[0]} in it"
             ) from error
 
-    return _source(root, classes, lambda: split()[0], lambda: split()[1])
+    return _source(root, classes, lambda: split()[0], lambda: split()[1], channels)
 
 
 def _source(
     root: Path,
-    classes: Iterable[str],
+    classes: Mapping[str, Path],
     open_train: Callable[[], ImageSet],
     open_test: Callable[[], ImageSet] | None,
+    channels: int | None,
 ) -> DataSource:
+    def training() -> tuple[Path, ...]:
+        images = open_train()
+        assert isinstance(images, FileSet)
+        return images.paths
+
+    seen = look(_some_files(classes), training, channels=channels)
     return DataSource(
         name=root.absolute().name,
         labels=tuple(classes),
-        channels=3,
+        channels=seen.channels,
         image_size=None,
         open_train=open_train,
         open_test=open_test,
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
+        mean=seen.mean,
+        std=seen.std,
+        white=seen.white,
+        notes=(seen.note,) if seen.note else (),
     )
+
+
+def _some_files(classes: Mapping[str, Path]) -> list[Path]:
+    """A few files of some of the classes, always the same."""
+    folders = spread(list(classes.values()), LOOKED_AT)
+    return [
+        Path(file) for folder in folders for file in spread(sorted(image_files(folder)), LOOKED_AT)
+    ]
 
 
 def class_folders(folder: Path, *, least: int = 2) -> dict[str, Path]:
@@ -97,15 +117,20 @@ def class_folders(folder: Path, *, least: int = 2) -> dict[str, Path]:
         raise DataError(f"{folder} {found}; valid: one folder of images for each class")
     if len(names) < least:
         raise DataError(f"{folder} holds one class, {names[0]!r}; valid: at least {least}")
+    check_alike(str(folder), names)
+    return {name: folder / name for name in names}
+
+
+def check_alike(where: str, names: Iterable[str]) -> None:
+    """Refuse classes that people take for one."""
     known: dict[str, str] = {}
     for name in names:
         other = known.setdefault(folded(name), name)
         if other != name:
             raise DataError(
-                f"{folder} holds the classes {other!r} and {name!r}, which differ only in case or "
+                f"{where} holds the classes {other!r} and {name!r}, which differ only in case or "
                 "accents' encoding; rename or merge them"
             )
-    return {name: folder / name for name in names}
 
 
 def read_classes(classes: Mapping[str, Path | None]) -> FileSet:

@@ -1,14 +1,21 @@
-"""Sets of labelled images: in memory, or files on a disk."""
+"""Sets of labelled images: in memory, or files on a disk.
+
+The kind of labels tells the task: numbers of classes, whether each class is there, or values.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from vitlab.errors import DataError
+
+Task = Literal["single-label", "multi-label", "regression"]
+Labels = Int[Tensor, " N"] | Bool[Tensor, "N classes"] | Float[Tensor, "N values"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,7 +23,7 @@ class ArraySet:
     """Images of one size, all of them in memory."""
 
     images: UInt8[Tensor, "N C H W"]
-    labels: Int[Tensor, " N"]
+    labels: Labels
 
     def __post_init__(self) -> None:
         _check_labels(len(self.images), self.labels)
@@ -53,7 +60,7 @@ class FileSet:
     """Images of any size, read when they are needed."""
 
     paths: tuple[Path, ...]
-    labels: Int[Tensor, " N"]
+    labels: Labels
     survey: Survey | None = None
     """Of these files and others, once somebody has looked."""
 
@@ -72,9 +79,17 @@ class FileSet:
 ImageSet = ArraySet | FileSet
 
 
+def task_of(labels: Labels) -> Task:
+    """What is to be told of an image with such labels."""
+    if labels.dtype == torch.int64:
+        return "single-label"
+    return "multi-label" if labels.dtype == torch.bool else "regression"
+
+
 def _check_labels(images: int, labels: Tensor) -> None:
-    if labels.dtype != torch.int64 or labels.shape != (images,):
+    axes = {torch.int64: 1, torch.bool: 2, torch.float32: 2}.get(labels.dtype)
+    if labels.ndim != axes or len(labels) != images:
         raise DataError(
             f"{images} images with labels of shape {tuple(labels.shape)} and {labels.dtype}; "
-            f"valid: one int64 label an image"
+            f"valid: one int64 label an image, or a row of bool or float32"
         )

@@ -11,8 +11,10 @@ from typing import Literal
 
 from PIL import Image, UnidentifiedImageError
 
+from vitlab.bands import array_bands, is_array, is_tiff, tiff_bands
 from vitlab.data.decode import LYING, UPRIGHT, check_regular, reason_of
-from vitlab.data.thumbnails import Thumbnails, thumbnail
+from vitlab.data.look import shown
+from vitlab.data.thumbnails import Thumbnails, grey, thumbnail
 from vitlab.errors import TooLarge
 from vitlab.image_file import check_pixels, has_frames, open_image
 from vitlab.preprocessing import ORIENTATION
@@ -76,10 +78,12 @@ def inspect_file(path: Path) -> Inspected:
     """Decode a file, and tell what it is or why it cannot be read."""
     try:
         check_regular(str(path))
+        if is_array(path) or (is_tiff(path) and not _opens(path)):
+            return _band_facts(path)
         with open_image(path) as image:
             return _facts(image)
     except Exception as error:  # decoders of damaged files raise nearly anything
-        return BrokenFile(_problem(error), reason_of(error))
+        return BrokenFile(_problem(error), reason_of(error, str(path)))
 
 
 def is_image(path: Path) -> bool:
@@ -111,6 +115,32 @@ def _facts(image: Image.Image) -> ImageFacts:
         frames=frames,
         transparent=transparent,
         small=thumbnail(image),
+    )
+
+
+def _opens(path: Path) -> bool:
+    """Whether Pillow knows what is in a file; what else is wrong with it is said later."""
+    try:
+        open_image(path).close()
+    except UnidentifiedImageError:
+        return False
+    return True
+
+
+def _band_facts(path: Path) -> ImageFacts:
+    """Of a file of any number of bands, which we read by ourselves."""
+    bands = array_bands(path) if is_array(path) else tiff_bands(path)
+    image = shown(path)
+    return ImageFacts(
+        height=image.height,
+        width=image.width,
+        format="NPY" if is_array(path) else "TIFF",
+        mode=f"{bands.channels} bands",
+        orientation=1,
+        deep=bands.deep,
+        frames=False,
+        transparent=False,
+        small=grey(image),
     )
 
 

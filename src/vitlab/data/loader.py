@@ -1,6 +1,8 @@
 """Training and evaluation batches of any set of images."""
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from vitlab.data.array_loader import ArrayLoader
 from vitlab.data.augment_config import AugmentConfig
@@ -24,8 +26,12 @@ def open_loader(
     device: torch.device | str = "cpu",
     workers: int = 1,
     max_broken: float = 0.2,
+    weights: Float[Tensor, " N"] | None = None,
 ) -> ArrayLoader | FileLoader:
-    """The loader for this kind of set; workers are of use to files only."""
+    """The loader for this kind of set; workers are of use to files only.
+
+    `weights` tell how often each image is drawn; None: all of them once an epoch.
+    """
     if isinstance(data, ArraySet):
         return ArrayLoader(
             data,
@@ -38,6 +44,7 @@ def open_loader(
             device=device,
             size=preprocessing.size,
             interpolation=preprocessing.interpolation,
+            weights=weights,
         )
     return FileLoader(
         data,
@@ -49,4 +56,5 @@ def open_loader(
         device=device,
         workers=workers,
         max_broken=max_broken,
+        weights=weights,
     )

@@ -1,7 +1,10 @@
-"""Which images make up a step: every image once an epoch, in an order of the epoch's own."""
+"""Which images make up a step: every image once an epoch, in an order of the epoch's own.
+
+With weights, an image stands in an epoch as often as its share of all the weights says.
+"""
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitlab.data.random import generator
@@ -14,7 +17,15 @@ KEPT = 2
 class Order:
     """The endless stream of epochs, cut into batches of equal size; one may lie in two epochs."""
 
-    def __init__(self, images: int, *, batch_size: int, repeats: int, seed: int) -> None:
+    def __init__(
+        self,
+        images: int,
+        *,
+        batch_size: int,
+        repeats: int,
+        seed: int,
+        weights: Float[Tensor, " N"] | None = None,
+    ) -> None:
         if not images:
             raise DataError("no images; valid: at least 1")
         if batch_size < 1 or batch_size % repeats:
@@ -25,6 +36,7 @@ class Order:
         self.repeats = repeats
         self.distinct = batch_size // repeats
         self.seed = seed
+        self.weights = weights
         self._orders: dict[int, Tensor] = {}
 
     @property
@@ -47,5 +59,17 @@ class Order:
             while len(self._orders) >= KEPT:
                 del self._orders[next(iter(self._orders))]
             draw = generator(self.seed, "order", epoch)
-            self._orders[epoch] = torch.randperm(self.images, generator=draw)
+            order = torch.randperm(self.images, generator=draw)
+            self._orders[epoch] = order if self.weights is None else self._weighted(order, draw)
         return self._orders[epoch]
+
+    def _weighted(self, order: Int[Tensor, " N"], draw: torch.Generator) -> Int[Tensor, " N"]:
+        """Systematic sampling: counts are the expected ones, rounded down or up."""
+        assert self.weights is not None
+        # Images of one weight side by side: so the counts of classes are the expected ones too.
+        order = order[self.weights[order].argsort(stable=True)]
+        ends = self.weights[order].double().cumsum(0)
+        offset = torch.rand((), generator=draw, dtype=torch.float64)
+        places = (torch.arange(self.images) + offset) / self.images * ends[-1]
+        found = order[torch.searchsorted(ends, places, right=True).clamp(max=self.images - 1)]
+        return found[torch.randperm(self.images, generator=draw)]

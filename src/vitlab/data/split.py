@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from vitlab.data.duplicates import duplicate_groups
 from vitlab.data.images import FileSet, ImageSet
 from vitlab.data.random import generator
+from vitlab.data.strata import strata
 from vitlab.data.survey import known_groups, surveyed
 from vitlab.errors import DataError
 
@@ -16,7 +17,7 @@ from vitlab.errors import DataError
 def hold_out(
     train: ImageSet, *, share: float | None = None, count: int | None = None, seed: int
 ) -> tuple[ImageSet, ImageSet]:
-    """What remains and what is held out: each class in proportion, duplicates on one side.
+    """What remains and what is held out: each stratum in proportion, duplicates on one side.
 
     `share` of the images or `count` of them; fewer where a class is nothing but duplicates.
     Files that cannot be read are on neither side.
@@ -24,7 +25,7 @@ def hold_out(
     if isinstance(train, FileSet):
         train = surveyed(train)
     wanted = _wanted(len(train), share, count)
-    labels = train.labels.numpy()
+    labels = strata(train.labels)
     quotas = class_quotas(np.bincount(labels), wanted)
     groups = known_groups(train) if isinstance(train, FileSet) else duplicate_groups(train)
     held = _choose(groups.numpy(), labels, quotas, seed)

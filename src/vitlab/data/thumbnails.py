@@ -16,8 +16,10 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
+from vitlab.bands import is_array, is_tiff
 from vitlab.checksum import file_digest
 from vitlab.data.decode import UPRIGHT, check_regular, plain, reason_of
+from vitlab.data.look import own_white, shown
 from vitlab.image_file import check_pixels, note_frames, open_image
 from vitlab.preprocessing import ORIENTATION, read_bands
 
@@ -111,11 +113,13 @@ def file_thumbnails(paths: Sequence[Path]) -> tuple[Thumbnails, dict[int, str]]:
 def _thumbnail(path: Path) -> Thumbnails | str:
     try:
         check_regular(os.fspath(path))
+        if is_array(path) or is_tiff(path):  # Pillow loses bands or depth of some, or knows none
+            return grey(shown(path))
         with open_image(path) as image:
             note_frames(image, str(path))
             return thumbnail(image)
     except Exception as error:  # decoders of damaged files raise nearly anything
-        return reason_of(error)
+        return reason_of(error, str(path))
 
 
 def thumbnail(image: Image.Image) -> Thumbnails:
@@ -126,6 +130,11 @@ def thumbnail(image: Image.Image) -> Thumbnails:
         image.draft("L", (2 * SIDE, 2 * SIDE))
         orientation = image.getexif().get(ORIENTATION, 1)
     else:
-        image = read_bands(image, 3)[0]
-    pixels = np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX))
+        image = read_bands(image, 3, own_white(image))[0]
+    pixels = grey(image)
     return UPRIGHT[orientation](pixels) if orientation in UPRIGHT else pixels
+
+
+def grey(image: Image.Image) -> Thumbnails:
+    """Grey levels `[SIDE, SIDE]` of an image as it is stored."""
+    return np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX))

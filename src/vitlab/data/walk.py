@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-ENDINGS = ".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tif .tiff .webp"
+ENDINGS = ".bmp .gif .jfif .jpe .jpeg .jpg .npy .pbm .pgm .png .pnm .ppm .tif .tiff .webp"
 SUFFIXES = frozenset(ENDINGS.split())
 OTHERS = ".arw .avif .cr2 .dng .heic .heif .jp2 .mpo .nef .pdf .psd .svg .tga"
 DOUBTFUL = frozenset(OTHERS.split())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.config import to_dict
+from vitlab.data.images import Labels
 from vitlab.errors import InputError
 from vitlab.evaluate.calibration import Reliability, Temperature, reliability
 from vitlab.evaluate.metrics import ClassMetrics, Tally, mean_over_classes, per_class, wilson
 
 Batches = Iterable[tuple[Tensor, Tensor, Tensor]]
-"""Images `[B, C, H, W]` ready for the model, labels `[B]`, and the number of each image `[B]`."""
+"""Images `[B, C, H, W]` ready for the model, labels, and the number of each image `[B]`."""
 CHUNK = 4096
 """Images whose logits are computed with in float64 at once."""
 
@@ -25,7 +26,7 @@ class Outcome:
     """What a model said of every image, in the order of the data set."""
 
     logits: Float[Tensor, "B classes"]
-    labels: Int[Tensor, " B"]
+    labels: Labels
     index: Int[Tensor, " B"]
     """Which image of the data set a row is about; increasing, so none comes twice."""
 
@@ -46,6 +47,7 @@ class Scaled:
 class Evaluation:
     """What the answers are worth."""
 
+    task: ClassVar[str] = "single-label"
     images: int
     labels: tuple[str, ...]
     accuracy: float
@@ -102,6 +104,8 @@ class Evaluator:
     batches: Callable[[], Batches]
     classes: int
     tta: bool = False
+    balanced: bool = False
+    """Tell the mean recall of the classes too."""
 
     def run(self, model: nn.Module) -> Iterator[tuple[str, float]]:
         """Evaluate once, and yield `loss`, `accuracy` and, with more than 5 classes, `top5`."""
@@ -110,6 +114,9 @@ class Evaluator:
             tally.add(logits, labels, index)
         yield "loss", tally.loss
         yield "accuracy", tally.accuracy
+        if self.balanced:
+            recalls = [item.recall for item in per_class(tally.confusion, [""] * self.classes)]
+            yield "balanced", mean_over_classes(recalls) or 0.0
         if tally.top < self.classes:
             yield "top5", tally.top5
 
@@ -193,11 +200,10 @@ def _confidence(outcome: Outcome, temperature: float = 1.0) -> Float[Tensor, " B
 
 
 def _scaled(outcome: Outcome, temperature: Temperature) -> Scaled:
+    truth: Tensor = outcome.labels
     losses = [
         F.cross_entropy(logits.double() / temperature.value, labels, reduction="sum")
-        for logits, labels in zip(
-            outcome.logits.split(CHUNK), outcome.labels.split(CHUNK), strict=True
-        )
+        for logits, labels in zip(outcome.logits.split(CHUNK), truth.split(CHUNK), strict=True)
     ]
     return Scaled(
         temperature=temperature,

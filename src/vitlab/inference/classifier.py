@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +25,13 @@ from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.load import load_weights
 from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "single-label": lambda logits: logits.softmax(dim=-1),
+    "multi-label": lambda logits: logits.sigmoid(),
+    "regression": lambda values: values,
+}
+"""What makes an answer of a model's output, by task."""
 
 
 class Classifier:
@@ -64,19 +71,23 @@ class Classifier:
         *,
         top: int = 5,
         batch_size: int | None = None,
+        threshold: float = 0.5,
     ) -> list[Prediction]:
-        """Labels with probabilities, in the order of the images; a broken one does not stop it."""
+        """Labels with probabilities, in the order of the images; a broken one does not stop it.
+
+        Of a multi-label model every label from a probability of `threshold` on, whatever `top`.
+        """
         if top < 1:
             raise InputError(f"top {top} must be at least 1")
         single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray | io.BytesIO)
         pictures: Iterable[Picture] = [images] if single else images  # type: ignore[list-item, assignment]
         with reading():
             size = 1 if single and batch_size is None else batch_size
-            predictor = self.predictor(batch_size=size)
+            predictor = self.predictor(batch_size=size, threshold=threshold)
             batches = predictor.stream(pictures, top=top)
             return [prediction for batch in batches for prediction in batch]
 
-    def predictor(self, *, batch_size: int | None = None) -> Predictor:
+    def predictor(self, *, batch_size: int | None = None, threshold: float = 0.5) -> Predictor:
         """What streams pictures through the model; None: batches that suit model and machine."""
         self.source.require_head()
         if not self.labels:
@@ -86,12 +97,18 @@ class Classifier:
         engine = TorchEngine(
             self.model, self.probabilities, self.preprocessing, batch_size=batch_size
         )
-        return Predictor(engine=engine, preprocessing=self.preprocessing, labels=self.labels)
+        return Predictor(
+            engine=engine,
+            preprocessing=self.preprocessing,
+            labels=self.labels,
+            task=cast(Any, self.source.task),
+            threshold=threshold,
+        )
 
     def probabilities(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
-        """What the model believes of preprocessed images."""
+        """What the model believes of preprocessed images; the values that a regression tells."""
         with torch.inference_mode():
-            return self.model(images).softmax(dim=-1)
+            return ACTIVATIONS[self.source.task](self.model(images))
 
 
 def load(

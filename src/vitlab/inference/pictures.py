@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 from vitlab.data.decode import check_regular, reason_of
 from vitlab.errors import InputError
 from vitlab.image_file import LEAST, describe_bytes, open_image, pixel_limit, valid_pixels
-from vitlab.preprocessing import MODES, Preprocessing, Source
+from vitlab.preprocessing import Preprocessing, Source
 
 Pixels = NDArray[np.uint8]
 Picture = Source | io.BytesIO
@@ -41,13 +41,13 @@ def read_picture(source: Picture, preprocessing: Preprocessing) -> Pixels:
             return preprocessing.pixels(source)
         if not isinstance(source, io.BytesIO):
             _check_file(os.fspath(source))
-            if preprocessing.channels not in MODES or os.fspath(source).endswith(".npy"):
+            if preprocessing.by_path(source):
                 return preprocessing.pixels(source)
         with _open(source) as image:
             _check_one(image)
             return preprocessing.pixels(image)
     except Exception as error:  # decoders of damaged files raise nearly anything
-        raise InputError(_reason(error, source).removeprefix(f"{path_of(source)}: ")) from error
+        raise InputError(_reason(error, source)) from error
 
 
 def path_of(source: Picture) -> str | None:
@@ -104,7 +104,7 @@ def _reason(error: Exception, source: Picture) -> str:
         return _too_large("too many" if found is None else found[1])
     if isinstance(error, UnidentifiedImageError) and isinstance(source, io.BytesIO):
         return describe_bytes(source.getvalue())
-    return reason_of(error)
+    return reason_of(error, path_of(source) or "image")
 
 
 def _too_large(found: str) -> str:

@@ -34,6 +34,12 @@ class Prediction:
     value: float | None = None
     """The first of the values that a regression tells."""
 
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Each of `top` in words: a label with its probability, or what is told with its value."""
+        written = "{} {:.4g}" if self.label is None else "{} {:.1%}"
+        return tuple(written.format(*told) for told in self.top)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Predictor:

@@ -13,7 +13,9 @@ from vitlab.data.images import ArraySet
 from vitlab.errors import ConfigError
 from vitlab.inference.classifier import Classifier, load
 from vitlab.inference.predictor import Prediction
-from vitlab.tasks.train import Run, Watcher, train
+from vitlab.tasks.job import Watcher
+from vitlab.tasks.job_result import Run
+from vitlab.tasks.train import train
 
 DATA = "sample"
 RECIPE = "demo"

@@ -16,7 +16,7 @@ from vitlab.errors import InputError
 from vitlab.evaluate.feature_file import FeatureInfo
 from vitlab.inference.classifier import Classifier, load
 from vitlab.models.readout import Readout
-from vitlab.tasks.train import best_device
+from vitlab.tasks.job_machine import best_device
 from vitlab.weights.fingerprint import fingerprint
 
 Watch = Callable[[str, int, int], None]

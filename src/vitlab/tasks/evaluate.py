@@ -17,12 +17,12 @@ from vitlab.data.split import hold_out
 from vitlab.data.survey import recalling
 from vitlab.errors import DataError, InputError, UnknownName, WeightsError
 from vitlab.evaluate.calibration import Temperature, fit_temperature
-from vitlab.evaluate.classify import Batches, Evaluation, Outcome, collect
-from vitlab.evaluate.classify import evaluate as judge
+from vitlab.evaluate.classify import Batches, Outcome, collect
 from vitlab.inference.classifier import Classifier, load
-from vitlab.tasks.report import Report, describe_data, describe_model, mistakes_in
+from vitlab.tasks.job_machine import best_device
+from vitlab.tasks.judge import JUDGES
+from vitlab.tasks.report import Judged, Report, describe_data, describe_model
 from vitlab.tasks.run_folder import read_plan, read_survey
-from vitlab.tasks.train import best_device
 from vitlab.train.config import TrainConfig
 
 Split = Literal["test", "train", "validation"]
@@ -42,7 +42,7 @@ class Evaluated:
     split: str
     data: ImageSet
     outcome: Outcome
-    evaluation: Evaluation
+    evaluation: Judged
     broken: dict[str, str]
     """Images that could not be read, with the reason; they are not counted."""
 
@@ -71,13 +71,17 @@ def evaluate(
             f"a temperature is fitted on a part of the training images and says nothing about "
             f"split {split!r}; valid: split 'test'"
         )
-    classifier, source = load(model), open_data(data, download=download)
+    classifier = load(model)
+    # Of a run's own files the same ones are held out as then, or none are judged.
+    known = _survey_of(Path(model), data)
+    with recalling(known):
+        source = open_data(data, download=download, channels=_channels(classifier))
+    _check_task(classifier, source, temperature)
     numbers, labels = match_classes(classifier, source)
     job = _Job(
         classifier=classifier, numbers=numbers, tta=tta, batch_size=batch_size, workers=workers
     )
-    # Of a run's own files the same ones are held out as then, or none are judged.
-    with recalling(_survey_of(Path(model), data)):
+    with recalling(known):
         images = _open(source, split, Path(model))
         held_out = _open(source, "validation", Path(model)) if temperature else None
     outcome, broken = job.collect(images, watch)
@@ -89,7 +93,7 @@ def evaluate(
         split=split,
         data=images,
         outcome=outcome,
-        evaluation=judge(outcome, labels, temperature=fitted),
+        evaluation=JUDGES[source.task].worth(outcome, labels, fitted),
         broken=broken,
     )
 
@@ -100,7 +104,9 @@ def report_of(found: Evaluated, command: str | None = None) -> Report:
         title=f"{Path(found.model).name} on {found.source.name}",
         evaluation=found.evaluation,
         split=found.split,
-        mistakes=mistakes_in(found.outcome, found.data, found.evaluation.labels),
+        mistakes=JUDGES[found.source.task].mistakes(
+            found.outcome, found.data, found.evaluation.labels
+        ),
         model=describe_model(Path(found.model).name, found.classifier.model),
         data=describe_data(found.source, {found.split: len(found.data)}),
         broken=found.broken,
@@ -170,10 +176,34 @@ class _Job:
             workers=self.workers,
             broken=broken,
         ):
-            yield images, self.numbers[labels.cpu()], index
+            yield images, self._in_order(labels.cpu()), index
             done += len(index)
             if watch is not None:
                 watch(done, len(data))
+
+    def _in_order(self, labels: Tensor) -> Tensor:
+        """Labels as the model numbers its classes; what the data knows nothing of is not there."""
+        if labels.ndim == 1:
+            return self.numbers[labels]
+        placed = labels.new_zeros(len(labels), self.classifier.model.config.classes)
+        placed[:, self.numbers] = labels
+        return placed
+
+
+def _channels(classifier: Classifier) -> int | None:
+    """As the model reads images; the data need not be looked at to know."""
+    found = classifier.source.preprocessing
+    return None if found is None else found.channels
+
+
+def _check_task(classifier: Classifier, source: DataSource, temperature: bool) -> None:
+    told = classifier.source.task
+    if told != source.task:
+        raise DataError(
+            f"{source.name} is {source.task} data, the model a {told} one; valid: {told}"
+        )
+    if temperature and not JUDGES[source.task].calibrated:
+        raise InputError(f"a temperature says nothing about a {told} model; valid: single-label")
 
 
 def _open(source: DataSource, split: str, model: Path) -> ImageSet:

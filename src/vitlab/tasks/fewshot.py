@@ -78,7 +78,9 @@ def fewshot(
     if kind == "patches":
         raise InputError("patches are a grid, not one vector an image; valid: pooled, cls")
     embedder = open_embedder(model, kind=kind, layer=layer, batch_size=batch_size, workers=workers)
-    source = open_data(data, download=download)
+    source = open_data(data, download=download, channels=embedder.classifier.preprocessing.channels)
+    if source.task != "single-label":
+        raise DataError(f"{source.name} is {source.task} data; valid: one class for each image")
     if source.open_test is None:
         raise DataError(f"{source.name} has no test split; valid: data with train and test images")
     train = _Cache(embedder=embedder, images=source.open_train(), watch=watch, what="train images")

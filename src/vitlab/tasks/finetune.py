@@ -12,20 +12,16 @@ from vitlab.data.datasets import DataSource
 from vitlab.errors import ConfigError
 from vitlab.models.config import Size
 from vitlab.models.vit import VisionTransformer
+from vitlab.preprocessing import Preprocessing
 from vitlab.recipes import finetune as recipes
 from vitlab.tasks.card.read import variant_name
 from vitlab.tasks.find_rate import check_plots, draw_trials
+from vitlab.tasks.job import Job, Watcher
+from vitlab.tasks.job_machine import best_device
+from vitlab.tasks.job_result import Run
 from vitlab.tasks.run_folder import Plan, check_new, current_commit, working_in, written
 from vitlab.tasks.start import Start, absolute, open_teacher, open_weights_for
-from vitlab.tasks.train import (
-    Job,
-    Run,
-    Watcher,
-    best_device,
-    open_new,
-    split_changes,
-    train,
-)
+from vitlab.tasks.train import open_new, split_changes, train
 from vitlab.train.config import TrainConfig
 from vitlab.train.find_rate import find_rate as run_trials
 from vitlab.train.find_rate import suggested_rate
@@ -77,14 +73,14 @@ def finetune(
         "teacher": None if teacher is None else absolute(teacher),
     }
     _check(options, wanted)
-    data, source = open_new(data, download=download)
+    data, source = open_new(data, download=download, changes=wanted)
     of_run, of_model = split_changes(wanted)
     weights = absolute(start)
     model = open_weights_for(weights, source, image_size=image_size, changes=of_model)
     config, reasons = _settings(model, source, options, of_run)
     begin = Start(
         weights=weights,
-        preprocessing=model.source.require_preprocessing(),
+        preprocessing=_preprocessing(model, source),
         teacher=options["teacher"],
     )
     if begin.teacher is not None:
@@ -100,13 +96,21 @@ def finetune(
         licence=model.source.licence,
         start=begin,
     )
-    for reason in reasons:
-        watcher.note(reason)
-    job = Job.prepare(plan, folder, source, None, watcher, auto=False)
+    for note in (*source.notes, *reasons):
+        watcher.note(note)
+    job = Job.prepare(plan, folder, source, watcher=watcher)
     with working_in(folder):
         if find_rate:
             job, watcher = _with_found_rate(job, watcher)
         return job.run(watcher)
+
+
+def _preprocessing(model: VisionTransformer, source: DataSource) -> Preprocessing:
+    """As the weights want it; of other channels only the data knows the statistics."""
+    own = replace(model.source.require_preprocessing(), white=source.white)
+    if own.channels == source.channels:
+        return own
+    return replace(own, mean=source.mean, std=source.std)
 
 
 def _check(options: Mapping[str, Any], changes: Mapping[str, Any]) -> None:

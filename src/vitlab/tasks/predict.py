@@ -19,11 +19,11 @@ from vitlab.inference.classifier import Classifier, load
 from vitlab.inference.pictures import Picture, path_of, read_picture, reading
 from vitlab.inference.predictor import Prediction
 from vitlab.tasks.image_inputs import ImageInputs
+from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.prediction_files import PredictionFile, check_output, open_predictions
 from vitlab.tasks.prediction_job import Job, fingerprint
 from vitlab.tasks.prediction_records import as_text
 from vitlab.tasks.prediction_sheet import SHOWN, write_sheet
-from vitlab.tasks.train import best_device
 from vitlab.weights.labels import Labels
 
 Watch = Callable[[int, int | None], None]

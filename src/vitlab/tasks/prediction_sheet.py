@@ -5,6 +5,7 @@ from itertools import chain, repeat
 from pathlib import Path
 
 from vitlab.contact_sheet import LIMIT, Tile, write_contact_sheet
+from vitlab.data.look import tile_image
 from vitlab.inference.predictor import Prediction
 
 SHOWN = LIMIT
@@ -23,6 +24,8 @@ def _tile(prediction: Prediction) -> Tile:
     file = Path(prediction.path or "")
     if prediction.error is not None:
         return Tile(image=file, caption=f"cannot be read\n{file.name}", mark="bad")
-    return Tile(
-        image=file, caption=f"{prediction.label}\n{prediction.probability:.1%} · {file.name}"
-    )
+    if prediction.label is None:
+        told = "\n".join(prediction.answers[:2]) or "no label"
+        return Tile(image=tile_image(file), caption=f"{told}\n{file.name}")
+    caption = f"{prediction.label}\n{prediction.probability:.1%} · {file.name}"
+    return Tile(image=tile_image(file), caption=caption)

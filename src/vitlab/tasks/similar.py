@@ -10,6 +10,7 @@ from PIL import Image
 
 from vitlab.contact_sheet import Tile, write_contact_sheet
 from vitlab.data.images import ArraySet
+from vitlab.data.look import tile_image
 from vitlab.data.pointed import open_named
 from vitlab.errors import DataError, FileError, InputError, WeightsError
 from vitlab.evaluate.feature_file import FeatureInfo, FeatureReader, Rows, reading_features
@@ -71,7 +72,8 @@ def similar(
 
 def write_sheet(found: Similar, path: Path) -> None:
     """A picture of the image asked about and the nearest ones."""
-    query = Tile(image=Path(found.image), caption=Path(found.image).name, group="the image")
+    asked = Path(found.image)
+    query = Tile(image=tile_image(asked), caption=asked.name, group="the image")
     tiles = (
         Tile(
             image=_picture(match.path, found.info.folder),
@@ -80,7 +82,7 @@ def write_sheet(found: Similar, path: Path) -> None:
         )
         for match in found.matches
     )
-    write_contact_sheet(path, [query, *tiles], title=f"Most like {Path(found.image).name}")
+    write_contact_sheet(path, [query, *tiles], title=f"Most like {asked.name}")
 
 
 def check_sheet(path: Path) -> None:
@@ -122,4 +124,4 @@ def _picture(path: str, folder: str) -> Image.Image | Path:
     if isinstance(found, ArraySet):
         pixels = found.images[0].permute(1, 2, 0).squeeze(-1).contiguous().numpy()
         return Image.fromarray(pixels)
-    return Path(folder, path)
+    return tile_image(Path(folder, path))

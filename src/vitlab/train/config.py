@@ -86,6 +86,8 @@ class TrainConfig:
     """Share of the training images kept aside for choosing; 0: nothing is chosen."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     label_smoothing: float = 0.1
+    balance: Literal["none", "loss", "sampling"] = "none"
+    """Let rare classes count as much as frequent ones: in the loss, or by drawing them oftener."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     ema: float = 0.0

@@ -25,6 +25,7 @@ from vitlab.train.events import EventLog
 from vitlab.train.interrupt import stop_signals
 from vitlab.train.learning import set_learning
 from vitlab.train.log import MetricLog, Watch
+from vitlab.train.loss import Loss, cross_entropy
 from vitlab.train.resume import resume
 from vitlab.train.schedule import factor
 from vitlab.train.state import TrainState
@@ -32,8 +33,6 @@ from vitlab.train.step import StepStats, train_step
 
 LOG_LINES = 200
 """Lines about training that a run leaves, at the most."""
-CHOSEN_BY = "accuracy"
-"""What the best weights are best at, on held-out images."""
 
 
 @runtime_checkable
@@ -57,6 +56,15 @@ class Loader(Protocol):
 
 
 Evaluate = Callable[[nn.Module], Iterator[tuple[str, float]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goal:
+    """What a run makes small, and by what its best weights are chosen on held-out images."""
+
+    loss: Loss = cross_entropy
+    chosen_by: str = "accuracy"
+    """Of what `Evaluate` yields; more is better."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +114,7 @@ def fit(
     evaluate: Evaluate | None,
     files: RunFiles,
     watch: Watch,
+    goal: Goal = Goal(),  # noqa: B008  # frozen
 ) -> None:
     """Train `state` up to `steps` updates, from its latest checkpoint if there is one."""
     files.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -121,10 +130,10 @@ def fit(
         with stop_signals() as stop:
             while state.step < steps and not _out_of_patience(state, config):
                 begin = time.monotonic()
-                stats = _update(config, state, loader, steps)
+                stats = _update(config, state, loader, steps, goal)
                 _log_training(log, state, stats, loader, steps)
                 if evaluate is not None and state.step in evaluation_steps:
-                    _evaluate(state, evaluate, book)
+                    _evaluate(state, evaluate, book, goal.chosen_by)
                 state.seconds += time.monotonic() - begin
                 ends = state.step == steps or _out_of_patience(state, config)
                 if ends or stop.signal is not None or state.step % config.checkpoint_every == 0:
@@ -136,14 +145,17 @@ def fit(
         log.close()
 
 
-def _update(config: TrainConfig, state: TrainState, loader: Loader, steps: int) -> StepStats:
+def _update(
+    config: TrainConfig, state: TrainState, loader: Loader, steps: int, goal: Goal
+) -> StepStats:
     # Dropout and stochastic depth draw from torch's own generator.
     torch.manual_seed(seed_for(config.seed, "model", state.step))
     state.model.train()
     if config.head_first:
         set_learning(state.model, config, state.step, steps)
     batch = loader.batch(state.step)
-    return train_step(state, batch, config, lr_factor=factor(config.schedule, state.step, steps))
+    rate = factor(config.schedule, state.step, steps)
+    return train_step(state, batch, config, lr_factor=rate, loss_of=goal.loss)
 
 
 def _log_training(
@@ -162,7 +174,7 @@ def _log_training(
         log.write(step=state.step, epoch=epoch, split="train", name=name, value=value)
 
 
-def _evaluate(state: TrainState, evaluate: Evaluate, book: _Book) -> None:
+def _evaluate(state: TrainState, evaluate: Evaluate, book: _Book, chosen_by: str) -> None:
     """Look at the held-out images with the weights that would be kept, and note the best."""
     epoch = state.step / book.loader.steps_per_epoch
     with averaged(state.model, state.ema) as model:
@@ -170,8 +182,8 @@ def _evaluate(state: TrainState, evaluate: Evaluate, book: _Book) -> None:
     for name, value in measured.items():
         book.log.write(step=state.step, epoch=epoch, split="validation", name=name, value=value)
     state.since_best += 1
-    if measured[CHOSEN_BY] > state.best:
-        state.best, state.best_step, state.since_best = measured[CHOSEN_BY], state.step, 0
+    if measured[chosen_by] > state.best:
+        state.best, state.best_step, state.since_best = measured[chosen_by], state.step, 0
         book.save(book.files.best, state)
 
 

@@ -1,8 +1,12 @@
-"""The loss of a classifier, for class numbers and for mixed targets alike."""
+"""The losses of the tasks; each takes outputs, targets and the share of label smoothing."""
+
+from collections.abc import Callable
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+
+Loss = Callable[[Tensor, Tensor, float], Tensor]
 
 
 def cross_entropy(
@@ -12,3 +16,46 @@ def cross_entropy(
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy in float32; smoothing moves that share evenly onto all classes."""
     return F.cross_entropy(logits.float(), targets, label_smoothing=label_smoothing)
+
+
+def weighted_cross_entropy(weights: Float[Tensor, " classes"]) -> Loss:
+    """Cross-entropy in which an image weighs as its class does, a mixed one as its classes do.
+
+    Not torch's `weight`: with label smoothing that gives a rare class's weight to the share that
+    smoothing moves onto it from the images of all other classes.
+    """
+
+    def loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
+        of_classes = weights.to(logits.device)
+        each = of_classes[targets] if targets.ndim == 1 else targets @ of_classes
+        losses = F.cross_entropy(
+            logits.float(), targets, label_smoothing=label_smoothing, reduction="none"
+        )
+        return (each * losses).mean()
+
+    return loss
+
+
+def binary_cross_entropy(weights: Float[Tensor, "2 classes"] | None = None) -> Loss:
+    """Mean over images and labels; `weights` are those of a label's absence and presence."""
+
+    def loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
+        logits = logits.float()
+        each = None
+        if weights is not None:
+            absent, present = weights.to(logits.device)
+            each = absent.lerp(present, targets)
+        smooth = targets.lerp(targets.new_tensor(0.5), label_smoothing)
+        return F.binary_cross_entropy_with_logits(logits, smooth, weight=each)
+
+    return loss
+
+
+def squared_error(mean: Float[Tensor, " values"], std: Float[Tensor, " values"]) -> Loss:
+    """Mean squared error of standardised values: what the model says stands for `mean + std *`."""
+
+    def loss(outputs: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
+        wanted = (targets - mean.to(targets.device)) / std.to(targets.device)
+        return F.mse_loss(outputs.float(), wanted)
+
+    return loss

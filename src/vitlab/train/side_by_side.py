@@ -17,7 +17,7 @@ from vitlab.data.batch import Batch
 from vitlab.models.config import ViTConfig
 from vitlab.runtime import parts_at_once
 from vitlab.train.config import TrainConfig
-from vitlab.train.loss import cross_entropy
+from vitlab.train.loss import Loss
 
 OURS = {
     "stem": ("patch", "resnet", "conv", "shifted"),
@@ -47,11 +47,11 @@ def independent(model: nn.Module) -> bool:
 
 
 def backward_side_by_side(
-    model: nn.Module, batch: Batch, parts: int, label_smoothing: float
+    model: nn.Module, batch: Batch, parts: int, loss_of: Loss, label_smoothing: float
 ) -> Tensor:
     """Set the gradients of the batch's mean loss, and return the loss."""
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    work = _Work(model, learning, len(batch.images), label_smoothing)
+    work = _Work(model, learning, len(batch.images), loss_of, label_smoothing)
     with ThreadPoolExecutor(parts, initializer=torch.set_num_threads, initargs=(1,)) as threads:
         found = list(
             threads.map(work.gradients, batch.images.chunk(parts), batch.targets.chunk(parts))
@@ -71,11 +71,13 @@ class _Work:
     learning: Sequence[nn.Parameter]
     images: int
     """Of the whole batch."""
+    loss_of: Loss
+    """A mean over images."""
     label_smoothing: float
 
     def gradients(self, images: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor | None]]:
         """The part's share of the mean loss, and of its gradient."""
-        loss = cross_entropy(self.model(images), targets, self.label_smoothing)
+        loss = self.loss_of(self.model(images), targets, self.label_smoothing)
         loss = loss * (len(images) / self.images)
         return loss.detach(), list(torch.autograd.grad(loss, self.learning, allow_unused=True))
 

@@ -11,7 +11,7 @@ from torch.nn.utils import clip_grad_norm_
 from vitlab.data.batch import Batch
 from vitlab.errors import Diverged
 from vitlab.train.config import TrainConfig
-from vitlab.train.loss import cross_entropy
+from vitlab.train.loss import Loss, cross_entropy
 from vitlab.train.sam import sharpness_aware
 from vitlab.train.side_by_side import backward_side_by_side, parts_of
 from vitlab.train.state import TrainState
@@ -28,13 +28,18 @@ class StepStats:
 
 
 def train_step(
-    state: TrainState, batch: Batch, config: TrainConfig, *, lr_factor: float
+    state: TrainState,
+    batch: Batch,
+    config: TrainConfig,
+    *,
+    lr_factor: float,
+    loss_of: Loss = cross_entropy,
 ) -> StepStats:
     """Update `state` in place with one batch and return what was measured."""
     for optimizer, peaks in zip(state.optimizers, state.peak_lrs, strict=True):
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * lr_factor
-    gradients: Callable[[], Tensor] = partial(backward, state, batch, config)
+    gradients: Callable[[], Tensor] = partial(backward, state, batch, config, loss_of)
     if config.optimizer.sam:
         gradients = sharpness_aware(state.model, gradients, config.optimizer.sam)
     loss = gradients()
@@ -54,11 +59,14 @@ def train_step(
     return StepStats(loss, grad_norm)
 
 
-def backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
+def backward(
+    state: TrainState, batch: Batch, config: TrainConfig, loss_of: Loss = cross_entropy
+) -> Tensor:
     """Gradients of the batch's mean loss, computed in `accumulate` parts."""
     at_once = parts_of(state.model, batch, config)
     if at_once > 1:
-        return backward_side_by_side(state.model, batch, at_once, config.label_smoothing)
+        smoothing = config.label_smoothing
+        return backward_side_by_side(state.model, batch, at_once, loss_of, smoothing)
     total = torch.zeros((), device=batch.images.device)
     parts = config.accumulate
     autocast = torch.autocast(
@@ -67,7 +75,7 @@ def backward(state: TrainState, batch: Batch, config: TrainConfig) -> Tensor:
     for images, targets in zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True):
         with autocast:
             logits = state.forward(images)
-        loss = cross_entropy(logits, targets, config.label_smoothing) / parts
+        loss = loss_of(logits, targets, config.label_smoothing) / parts
         state.scaler.scale(loss).backward()
         total += loss.detach()
     return total

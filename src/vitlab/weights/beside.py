@@ -40,6 +40,7 @@ class Beside:
     name: str | None = None
     """What the table of published checkpoints calls the weights."""
     licence: str | None = None
+    task: str = "single-label"
 
 
 def read_beside(folder: Path) -> Beside:
@@ -74,6 +75,7 @@ def read_note(content: Mapping[str, Any], beside: Beside) -> Beside:
         beside,
         preprocessing=Preprocessing.from_json(preparation) if preparation else beside.preprocessing,
         labels=tuple(map(str, labels)) if labels else beside.labels,
+        task=content.get("task") or beside.task,
         name=content.get("name"),
         licence=content.get("licence"),
     )

@@ -40,6 +40,7 @@ def save_bundle(
     metrics: Mapping[str, float],
     provenance: Mapping[str, Any],
     task: str = "single-label",
+    targets: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the model and what goes with it; `config.json` comes last and makes it a bundle.
 
@@ -56,6 +57,7 @@ def save_bundle(
         "preprocessing": preprocessing.to_json(),
         "labels": list(labels),
         "task": task,
+        **({"targets": dict(targets)} if targets else {}),
         "metrics": dict(metrics),
         "provenance": dict(provenance),
     }
@@ -119,6 +121,7 @@ def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
         path=folder,
         preprocessing=Preprocessing.from_json(preparation) if preparation else None,
         labels=tuple(map(str, labels)) if labels else None,
+        task=content.get("task") or "single-label",
     )
     return model.eval(), source
 

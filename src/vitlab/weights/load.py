@@ -196,11 +196,13 @@ def _source(
 ) -> WeightSource:
     config, size = model.config, pair(model.config.image_size)
     beside = _by_name(file, layout, stored.config, beside)
+    same_head = config.classes == stored.config.classes
     return WeightSource(
         format=layout.name,
         path=file.path,
         preprocessing=adapt_preprocessing(beside.preprocessing, size, config.channels),
         labels=_labels(labels, beside, stored.config.classes, config.classes),
+        task=beside.task if same_head else "single-label",
         name=beside.name,
         licence=beside.licence,
         zero_head=_is_zero(model),

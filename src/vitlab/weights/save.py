@@ -147,6 +147,7 @@ def _use(model: VisionTransformer) -> dict[str, Any]:
     return {
         "preprocessing": preparation.to_json() if preparation else None,
         "labels": list(source.labels) if source and source.labels else None,
+        "task": source.task if source and source.task != "single-label" else None,
         "name": source.name if source else None,
         "licence": source.licence if source else None,
     }

@@ -15,6 +15,8 @@ class WeightSource:
     path: Path
     preprocessing: Preprocessing | None = None
     labels: tuple[str, ...] | None = None
+    task: str = "single-label"
+    """`single-label`, `multi-label` or `regression`, whose outputs are values in their unit."""
     name: str | None = None
     """What the table of published checkpoints calls these weights."""
     licence: str | None = None

@@ -8,6 +8,10 @@ import numpy as np
 from jaxtyping import UInt8
 
 from vitlab.evaluate.classify import Evaluation
+from vitlab.evaluate.multilabel import MultiLabelEvaluation
+from vitlab.evaluate.regress import RegressionEvaluation
+
+Judged = Evaluation | MultiLabelEvaluation | RegressionEvaluation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,9 +34,11 @@ class Mistake:
     """Its file, or its number in the data set."""
     truth: str
     predicted: str
-    probability: float
+    probability: float | None = None
     """Of the predicted class."""
-    truth_probability: float
+    truth_probability: float | None = None
+    badge: str | None = None
+    """What stands on the picture where it is no probability."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +60,8 @@ class Data:
 
     name: str
     classes: int
+    counted: str = "classes"
+    """What `classes` is the number of: classes, labels or values."""
     images: Mapping[str, int] = field(default_factory=dict)
     """Number of images by split: train, validation, test."""
     size: str | None = None
@@ -83,7 +91,7 @@ class Report:
     """Everything that the page shows."""
 
     title: str
-    evaluation: Evaluation | None = None
+    evaluation: Judged | None = None
     split: str = "test"
     """Which images the evaluation is about."""
     mistakes: tuple[Mistake, ...] = ()

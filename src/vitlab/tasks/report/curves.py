@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vitlab.tasks.report.axes import (
     Axis,
@@ -56,6 +56,29 @@ CHARTS = (
         share=True,
     ),
     Chart(
+        name="balanced",
+        title="Balanced accuracy",
+        unit="mean recall of the classes",
+        caption="On images held out from training, every class counting alike.",
+        best=max,
+        share=True,
+    ),
+    Chart(
+        name="map",
+        title="Mean average precision",
+        unit="mean over the labels",
+        caption="On images held out from training, as they are.",
+        best=max,
+        share=True,
+    ),
+    Chart(
+        name="r2",
+        title="R²",
+        unit="part of the variance that is told",
+        caption="On images held out from training, as they are; 0 is always the mean.",
+        best=max,
+    ),
+    Chart(
         name="lr",
         title="Learning rate",
         unit="peak × schedule",
@@ -89,9 +112,16 @@ class Curve:
         return self.lows != self.highs
 
 
+LOSSES = {"map": "binary cross-entropy, nats", "r2": "squared error by the variance"}
+"""What the loss of a task is, by what is watched beside it."""
+
+
 def draw_curves(points: Sequence[Point]) -> Html | None:
     """A figure for each quantity that was logged more than once."""
-    figures = [_figure(chart, points) for chart in CHARTS]
+    logged = {point.name for point in points}
+    loss, *others = CHARTS
+    loss = replace(loss, unit=next((LOSSES[n] for n in LOSSES if n in logged), loss.unit))
+    figures = [_figure(chart, points) for chart in (loss, *others)]
     drawn = [figure for figure in figures if figure is not None]
     return element("div", *drawn, class_="grid two") if drawn else None
 

@@ -11,6 +11,8 @@ from vitlab.models.config import ViTConfig, pair
 from vitlab.models.flops import cost, image_shape
 from vitlab.tasks.report.content import Data, Model
 
+COUNTED = {"single-label": "classes", "multi-label": "labels", "regression": "values"}
+
 
 def describe_model(name: str, model: nn.Module, details: Mapping[str, str] | None = None) -> Model:
     """Size, cost and shape of a model of vitlab's."""
@@ -36,6 +38,7 @@ def describe_data(
     return Data(
         name=source.name,
         classes=len(source.labels),
+        counted=COUNTED[source.task],
         images=images,
         size="files of any size" if size is None else " × ".join(map(str, size)),
         augmentation=None if augment is None else augmentations(augment),

@@ -33,7 +33,7 @@ def data_facts(data: Data) -> Rows:
         augmentation = [("augmentation", ", ".join(data.augmentation) or "none")]
     return [
         ("data", data.name),
-        ("classes", f"{data.classes:,}"),
+        (data.counted, f"{data.classes:,}"),
         *((f"{split} images", f"{count:,}") for split, count in data.images.items()),
         *size,
         *augmentation,

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 
 from vitlab import __version__
-from vitlab.tasks.report.classes import draw_classes, table_of_classes
-from vitlab.tasks.report.confusion import draw_confusion, is_wide, list_confusions
 from vitlab.tasks.report.content import Report
 from vitlab.tasks.report.curves import draw_curves
 from vitlab.tasks.report.facts import (
@@ -17,9 +15,8 @@ from vitlab.tasks.report.facts import (
 )
 from vitlab.tasks.report.headline import draw_headline, findings, heading
 from vitlab.tasks.report.markup import Html, element
-from vitlab.tasks.report.pictures import draw_mistakes
-from vitlab.tasks.report.reliability import calibration_facts, draw_confidences, draw_reliability
 from vitlab.tasks.report.style import STYLE
+from vitlab.tasks.report.views import VIEWS
 
 
 def render(report: Report) -> str:
@@ -50,42 +47,13 @@ def _sections(report: Report) -> Iterator[Html]:
     curves = draw_curves(report.metrics)
     if curves is not None:
         yield _section("How it learned", curves)
-    yield from _errors(report)
+    if report.evaluation is not None:
+        for title, content in VIEWS[report.evaluation.task].sections(report):
+            yield _section(title, *content)
     yield from _facts(report)
     if report.broken is not None:
         yield _section("Images that could not be read", list_broken(report.broken))
     yield from _again(report)
-
-
-def _errors(report: Report) -> Iterator[Html]:
-    evaluation = report.evaluation
-    if evaluation is None:
-        return
-    matrix, bars = draw_confusion(evaluation), draw_classes(evaluation)
-    if matrix is None or is_wide(evaluation):
-        listed = list_confusions(evaluation, 20 if matrix is None else 12)
-        shown = [matrix, element("div", bars, listed, class_="grid two")]
-    else:
-        beside = element("div", bars, list_confusions(evaluation, 5))
-        shown = [element("div", matrix, beside, class_="grid matrix")]
-    yield _section("Where it is right and wrong", *shown, table_of_classes(evaluation))
-    if report.mistakes:
-        note = element(
-            "p",
-            "What the model said and how sure it was of it, and what the image is. "
-            "The surest come first.",
-            class_="quiet",
-        )
-        yield _section("The most confident mistakes", note, draw_mistakes(report.mistakes))
-    yield _section(
-        "Does it know when it is wrong?",
-        element(
-            "div",
-            draw_reliability(evaluation),
-            element("div", draw_confidences(evaluation), pairs(calibration_facts(evaluation))),
-            class_="grid two",
-        ),
-    )
 
 
 def _facts(report: Report) -> Iterator[Html]:

@@ -9,8 +9,10 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from vitlab.data.images import ArraySet, FileSet, ImageSet
+from vitlab.data.look import shown
 from vitlab.evaluate.classify import Outcome, confident_mistakes
-from vitlab.preprocessing import read_bands
+from vitlab.evaluate.multilabel import worst_labels
+from vitlab.evaluate.regress import worst_values
 from vitlab.tasks.report.content import Mistake
 from vitlab.tasks.report.markup import Html, element
 from vitlab.tasks.report.numbers import percent
@@ -34,7 +36,7 @@ def mistakes_in(
         found.append(
             Mistake(
                 image=_pixels(data, number),
-                name=str(data.paths[number]) if isinstance(data, FileSet) else f"image {number}",
+                name=_name(data, number),
                 truth=labels[truth],
                 predicted=labels[predicted],
                 probability=float(probabilities[predicted]),
@@ -44,6 +46,56 @@ def mistakes_in(
     return tuple(found)
 
 
+def wrong_labels_in(
+    outcome: Outcome, data: ImageSet, labels: Sequence[str], count: int = COUNT
+) -> tuple[Mistake, ...]:
+    """Images with a label that the model missed, or gave wrongly, and was surest about."""
+    found = []
+    for row in worst_labels(outcome, count):
+        probabilities, truth = outcome.logits[row].double().sigmoid(), outcome.labels[row]
+        given, number = probabilities >= 0.5, int(outcome.index[row])
+        wrong = (given != truth).nonzero()[:, 0]
+        worst = int(wrong[(probabilities[wrong] - 0.5).abs().argmax()])
+        found.append(
+            Mistake(
+                image=_pixels(data, number),
+                name=_name(data, number),
+                truth=_listed(truth.tolist(), labels),
+                predicted=_listed(given.tolist(), labels),
+                badge=f"{labels[worst]} {percent(float(probabilities[worst]), 0)}",
+            )
+        )
+    return tuple(found)
+
+
+def wrong_values_in(
+    outcome: Outcome, data: ImageSet, labels: Sequence[str], count: int = COUNT
+) -> tuple[Mistake, ...]:
+    """Images whose values the model was farthest off."""
+    found = []
+    for row in worst_values(outcome, count):
+        told, truth = outcome.logits[row].tolist(), outcome.labels[row].tolist()
+        number = int(outcome.index[row])
+        found.append(
+            Mistake(
+                image=_pixels(data, number),
+                name=_name(data, number),
+                truth=", ".join(f"{value:.4g}" for value in truth),
+                predicted=", ".join(f"{value:.4g}" for value in told),
+                badge=f"{told[0] - truth[0]:+.3g}",
+            )
+        )
+    return tuple(found)
+
+
+def _listed(marks: Sequence[bool], labels: Sequence[str]) -> str:
+    return ", ".join(label for label, mark in zip(labels, marks, strict=True) if mark) or "nothing"
+
+
+def _name(data: ImageSet, number: int) -> str:
+    return str(data.paths[number]) if isinstance(data, FileSet) else f"image {number}"
+
+
 def draw_mistakes(mistakes: Sequence[Mistake]) -> Html:
     """A grid of pictures with what they are and what the model said."""
     return element("div", *map(_card, mistakes), class_="pictures")
@@ -51,16 +103,18 @@ def draw_mistakes(mistakes: Sequence[Mistake]) -> Html:
 
 def _card(mistake: Mistake) -> Html:
     small = max(mistake.image.shape[:2]) < PIXELATED
+    sure = "" if mistake.truth_probability is None else f": {percent(mistake.truth_probability)}"
+    badge = percent(mistake.probability) if mistake.badge is None else mistake.badge
     picture = element(
         "img",
         src=f"data:image/png;base64,{_png(mistake.image)}",
         alt=f"{mistake.truth}, taken for {mistake.predicted}",
-        title=f"{mistake.name}; {mistake.truth}: {percent(mistake.truth_probability)}",
+        title=f"{mistake.name}; {mistake.truth}{sure}",
         class_="pixelated" if small else None,
     )
     return element(
         "div",
-        element("div", picture, element("span", percent(mistake.probability)), class_="frame"),
+        element("div", picture, element("span", badge), class_="frame"),
         element("div", "said ", element("b", mistake.predicted), class_="said"),
         element("div", "is ", element("b", mistake.truth), class_="truth"),
         class_="picture",
@@ -70,7 +124,7 @@ def _card(mistake: Mistake) -> Html:
 def _pixels(data: ImageSet, number: int) -> UInt8[np.ndarray, "H W C"]:
     if isinstance(data, ArraySet):
         return data.images[number].permute(1, 2, 0).numpy()
-    image = read_bands(data.paths[number], 3)[0]
+    image = shown(data.paths[number])
     image.thumbnail((SIDE, SIDE))
     return np.asarray(image)
 

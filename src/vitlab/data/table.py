@@ -1,0 +1,117 @@
+"""Images listed in a CSV: `path` and what is to be told of each, in a row of its own.
+
+A column `split` says what is for training and what for testing; without it, and without a
+`test.csv` beside `train.csv`, a part is held out for testing.
+"""
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from vitlab.data.csv_file import Csv, read_csv
+from vitlab.data.datasets import DataSource
+from vitlab.data.folder import SPLIT_SEED, TEST, TEST_SHARE, TRAIN
+from vitlab.data.images import FileSet, ImageSet
+from vitlab.data.look import look
+from vitlab.data.split import hold_out
+from vitlab.data.targets import Targets, choose_targets
+from vitlab.errors import DataError, suggest
+
+ENDINGS = (".csv", ".tsv")
+PATH, SPLIT = "path", "split"
+
+Splits = tuple[Callable[[], ImageSet], Callable[[], ImageSet]]
+
+
+def is_table(path: Path) -> bool:
+    """Whether a path is a CSV, or a folder with one for training."""
+    return path.suffix.lower() in ENDINGS or (path / f"{TRAIN}.csv").is_file()
+
+
+def open_table(root: Path, *, channels: int | None = None) -> DataSource:
+    """The images that a CSV lists, or `train.csv` of a folder and the `test.csv` beside it."""
+    table, test = _tables(root)
+    for each in (table, test):
+        if each is not None and PATH not in each.columns:
+            raise DataError(
+                f"{each.file}: no column 'path' among {', '.join(each.columns)}; valid: a first "
+                "line such as path,label or path,labels or path,value"
+            )
+    targets = choose_targets(table, known=(PATH, SPLIT))
+    train = _read(table, targets)
+    open_train, open_test = (
+        _held_out(train) if test is None else _apart(train, _read(test, targets))
+    )
+    seen = look(train.paths, lambda: _paths(open_train()), channels=channels)
+    notes = [f"{table.file.name}: {targets.told}, {len(train):,} images"]
+    return DataSource(
+        name=root.absolute().stem,
+        labels=targets.labels,
+        channels=seen.channels,
+        image_size=None,
+        open_train=open_train,
+        open_test=open_test,
+        mean=seen.mean,
+        std=seen.std,
+        task=targets.task,
+        white=seen.white,
+        notes=(*notes, *([seen.note] if seen.note else [])),
+    )
+
+
+def _tables(root: Path) -> tuple[Csv, Csv | None]:
+    """What is for training and what for testing, if that is said."""
+    if root.is_dir():
+        test = next(
+            (root / f"{name}.csv" for name in TEST if (root / f"{name}.csv").is_file()), None
+        )
+        return read_csv(root / f"{TRAIN}.csv"), None if test is None else read_csv(test)
+    table = read_csv(root)
+    if SPLIT not in table.columns:
+        return table, None
+    parts = [_part(table, i) for i in range(len(table))]
+    if "train" not in parts:
+        raise DataError(f"{root}: no row has the split 'train'")
+    rows = [
+        [i for i, part in enumerate(parts) if (part == TRAIN) is train] for train in (True, False)
+    ]
+    return table.pick(rows[0]), table.pick(rows[1]) if rows[1] else None
+
+
+def _part(table: Csv, row: int) -> str:
+    name = table.columns[SPLIT][row]
+    if name not in (TRAIN, *TEST):
+        raise DataError(f"{table.where(row)}: split {name!r}; {suggest(name, (TRAIN, *TEST))}")
+    return name
+
+
+def _read(table: Csv, targets: Targets) -> FileSet:
+    """The files, each of which is there and listed once, and what is told of them."""
+    folder, seen, paths = table.file.parent, dict[str, int](), []
+    for row, name in enumerate(table.columns[PATH]):
+        first = seen.setdefault(name, row)
+        if first != row:
+            raise DataError(f"{table.where(row)}: {name!r} again, after line {table.lines[first]}")
+        path = folder / name
+        if not name or not os.path.isfile(path):
+            raise DataError(f"{table.where(row)}: no such file: {name or 'an empty path'}")
+        paths.append(path)
+    return FileSet(paths=tuple(paths), labels=targets.encode(table))
+
+
+def _held_out(files: FileSet) -> Splits:
+    @cache
+    def split() -> tuple[ImageSet, ImageSet]:
+        return hold_out(files, share=TEST_SHARE, seed=SPLIT_SEED)
+
+    return lambda: split()[0], lambda: split()[1]
+
+
+def _apart(train: FileSet, test: FileSet) -> Splits:
+    return lambda: train, lambda: test
+
+
+def _paths(images: ImageSet) -> tuple[Path, ...]:
+    assert isinstance(images, FileSet)
+    return images.paths

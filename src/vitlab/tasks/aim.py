@@ -1,0 +1,98 @@
+"""What a run trains for: the loss of its task, how it is watched, and what is done at the end."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.data.balance import class_weights, image_weights, label_weights
+from vitlab.data.images import ImageSet, Task, task_of
+from vitlab.errors import ConfigError, DataError
+from vitlab.evaluate.classify import Batches, Evaluator
+from vitlab.evaluate.watch import LabelWatch, ValueWatch
+from vitlab.train.config import TrainConfig
+from vitlab.train.loop import Evaluate, Goal
+from vitlab.train.loss import (
+    Loss,
+    binary_cross_entropy,
+    cross_entropy,
+    squared_error,
+    weighted_cross_entropy,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aim:
+    """A task as a run sees it."""
+
+    goal: Goal
+    watch: Callable[[Callable[[], Batches]], Evaluate]
+    """What looks at held-out images in the course of the run."""
+    weights: Tensor | None = None
+    """How often each training image is drawn; None: once an epoch."""
+    settle: Callable[[nn.Module], None] = lambda model: None
+    """Make a trained model answer in the unit of the task."""
+    targets: Mapping[str, Any] | None = None
+    """What a bundle says of the values that were trained."""
+
+
+def aim_for(task: Task, images: ImageSet, classes: int, config: TrainConfig) -> Aim:
+    """The aim of a run on these training images."""
+    labels = images.labels
+    if task_of(labels) != task:
+        raise DataError(f"a {task} source whose images have {task_of(labels)} labels")
+    weights = image_weights(labels) if config.balance == "sampling" else None
+    make = {"single-label": _classes, "multi-label": _labels, "regression": _values}[task]
+    return make(labels, classes, config, weights)
+
+
+def _classes(labels: Tensor, classes: int, config: TrainConfig, weights: Tensor | None) -> Aim:
+    loss: Loss = cross_entropy
+    if config.balance == "loss":
+        loss = weighted_cross_entropy(class_weights(labels, classes))
+    alike = config.balance != "none"  # who balances the classes wants them judged alike
+    return Aim(
+        goal=Goal(loss=loss, chosen_by="balanced" if alike else "accuracy"),
+        watch=lambda batches: Evaluator(batches=batches, classes=classes, balanced=alike).run,
+        weights=weights,
+    )
+
+
+def _labels(labels: Tensor, classes: int, config: TrainConfig, weights: Tensor | None) -> Aim:
+    balance = label_weights(labels) if config.balance == "loss" else None
+    return Aim(
+        goal=Goal(loss=binary_cross_entropy(balance), chosen_by="map"),
+        watch=lambda batches: LabelWatch(batches=batches).run,
+        weights=weights,
+    )
+
+
+def _values(labels: Tensor, classes: int, config: TrainConfig, weights: Tensor | None) -> Aim:
+    if config.balance != "none":
+        raise ConfigError(f"balance={config.balance} is for classes, not for values; valid: none")
+    if config.augment.cutmix:
+        raise ConfigError(
+            f"augment.cutmix={config.augment.cutmix}: a piece of an image does not have its share "
+            "of a value; valid: 0, or mixup"
+        )
+    mean, std = labels.double().mean(dim=0), labels.double().std(dim=0, correction=0)
+    if not bool((std > 0).all()):
+        raise DataError("all training images have the same value: nothing is to be learned")
+    mean, std = mean.float(), std.float()
+
+    def settle(model: nn.Module) -> None:
+        """Fold mean and deviation into the head, so that nobody can forget them."""
+        head: nn.Linear = cast(Any, model).head
+        with torch.no_grad():
+            scale, centre = std.to(head.weight.device), mean.to(head.weight.device)
+            head.weight.mul_(scale[:, None])
+            head.bias.mul_(scale).add_(centre)
+
+    return Aim(
+        goal=Goal(loss=squared_error(mean, std), chosen_by="r2"),
+        watch=lambda batches: ValueWatch(batches=batches, mean=mean, std=std).run,
+        settle=settle,
+        targets={"mean": mean.tolist(), "std": std.tolist()},
+    )

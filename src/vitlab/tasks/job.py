@@ -1,0 +1,281 @@
+"""A run from its plan to its trained model: prepare, train, choose; `job_result` does the rest."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from vitlab.config import from_dict
+from vitlab.data.datasets import DataSource
+from vitlab.data.images import ImageSet, Survey
+from vitlab.data.loader import batches_for_evaluation, open_loader
+from vitlab.data.random import seed_for
+from vitlab.errors import OutOfMemory, WeightsError
+from vitlab.evaluate.classify import Batches
+from vitlab.models.config import ViTConfig, pair
+from vitlab.models.registry import configure, create_model
+from vitlab.models.variants import ModelConfig
+from vitlab.nn.lora import merge_lora
+from vitlab.preprocessing import Preprocessing
+from vitlab.runtime import keep_freed_memory
+from vitlab.tasks.aim import Aim, aim_for
+from vitlab.tasks.job_data import left_out, open_images, survey_of
+from vitlab.tasks.job_machine import best_device, check_options, with_fitting_batches
+from vitlab.tasks.job_result import Run, Trained
+from vitlab.tasks.run_folder import Plan, check_new, forget_run, write_plan, write_survey
+from vitlab.tasks.start import reopen, with_teacher
+from vitlab.train.batch_size import check_memory, out_of_memory
+from vitlab.train.budget import steps_for
+from vitlab.train.checkpoint import checkpoints, load_checkpoint
+from vitlab.train.ema import averaged
+from vitlab.train.learning import prepare_learning
+from vitlab.train.log import Metric
+from vitlab.train.loop import Evaluate, Loader, RunFiles, fit
+from vitlab.train.memory import is_out_of_memory
+from vitlab.train.state import TrainState, new_state
+
+EVALUATION_BATCH = 250
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watcher:
+    """Whom a run tells how it goes."""
+
+    begin: Callable[[Plan, RunFiles], None] = lambda plan, files: None
+    """Called before the first step, with the plan and where the run keeps its files."""
+    metric: Callable[[Metric], None] = lambda metric: None
+    note: Callable[[str], None] = lambda line: None
+    """Called with what was found out, was decided or takes a while before the first step."""
+
+
+def model_config(plan: Plan) -> ModelConfig:
+    """The whole configuration of the plan's model."""
+    if plan.start is not None:
+        return from_dict(ViTConfig, plan.model)
+    return from_dict(type(configure(plan.train.model)), plan.model)
+
+
+def first_model(plan: Plan, files: RunFiles) -> nn.Module:
+    """The model before step 1; a checkpoint knows more than the weights that a run began with."""
+    saved = files.checkpoints
+    if plan.start is None or (saved.is_dir() and any(checkpoints(saved))):
+        return create_model(model_config(plan))
+    return reopen(plan.start, plan.model)
+
+
+def preprocessing_for(plan: Plan, model: nn.Module, source: DataSource) -> Preprocessing:
+    """As the weights that the run begins with want it, else by the statistics of the data."""
+    if plan.start is not None:
+        return plan.start.preprocessing
+    size = pair(cast(Any, model).config.image_size)
+    return Preprocessing(size=size, mean=source.mean, std=source.std, white=source.white)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run that is ready to go."""
+
+    plan: Plan
+    files: RunFiles
+    source: DataSource
+    train: ImageSet
+    validation: ImageSet | None
+    preprocessing: Preprocessing
+    aim: Aim
+    state: TrainState
+    loader: Loader
+    unreadable: dict[Path, str]
+    """Images that the loader never met, or that were to be judged."""
+
+    @classmethod
+    def prepare(
+        cls,
+        plan: Plan,
+        folder: Path,
+        source: DataSource,
+        *,
+        known: Survey | None = None,
+        watcher: Watcher,
+        auto: bool = False,
+    ) -> "Job":
+        """Open the training images, hold some out, and build model and loader.
+
+        `known` is the survey of a run that is resumed; with `auto` the batch size is found first.
+        """
+        config, device, files = plan.train, best_device(), RunFiles(folder=folder)
+        check_options(config, device, watcher.note)
+        images, validation = open_images(source, config, known)
+        aim = aim_for(source.task, images, len(source.labels), config)
+        keep_freed_memory()
+        torch.manual_seed(seed_for(config.seed, "init"))
+        model = first_model(plan, files).to(device)
+        prepare_learning(model, config)
+        if auto:
+            plan = with_fitting_batches(plan, model, watcher.note)
+            config = plan.train
+        else:
+            check_memory(model, config)
+        state = new_state(model, config)
+        preprocessing = preprocessing_for(plan, model, source)
+        loader: Loader = open_loader(
+            images,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            augment=config.augment,
+            preprocessing=preprocessing,
+            classes=len(source.labels),
+            device=device,
+            workers=config.workers,
+            max_broken=config.max_broken,
+            weights=aim.weights,
+        )
+        if plan.start is not None:
+            loader = with_teacher(loader, plan.start, source, device)
+        return cls(
+            plan=plan,
+            files=files,
+            source=source,
+            train=images,
+            validation=validation,
+            preprocessing=preprocessing,
+            aim=aim,
+            state=state,
+            loader=loader,
+            unreadable=left_out(images),
+        )
+
+    def run(self, watcher: Watcher) -> Run:
+        """Train, choose on the held-out images, then look at the test images once."""
+        short = False
+        try:
+            plan = self._planned()
+            watcher.begin(plan, self.files)
+            fit(
+                plan.train,
+                self.state,
+                self.loader,
+                steps=plan.steps,
+                evaluate=self._evaluator(),
+                files=self.files,
+                watch=watcher.metric,
+                goal=self.aim.goal,
+            )
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            short = True
+        finally:
+            self.loader.close()
+        if short:
+            # Here and no earlier: while the error lives, its frames hold on to the activations.
+            raise self._out_of_memory()
+        weights = self._choose()
+        merge_lora(self.state.model)
+        self.aim.settle(self.state.model)
+        return self._trained(plan, weights).finish()
+
+    def with_rate(self, rate: float) -> "Job":
+        """The same with another peak rate, before its first step."""
+        optimizer = replace(self.plan.train.optimizer, lr=rate)
+        plan = replace(self.plan, train=replace(self.plan.train, optimizer=optimizer))
+        return replace(self, plan=plan, state=new_state(self.state.model, plan.train))
+
+    def _out_of_memory(self) -> OutOfMemory:
+        """What to do about it; of a run that was just begun nothing stays."""
+        config = self.plan.train
+        if self.state.step:
+            return OutOfMemory(
+                config.batch_size,
+                f"step {self.state.step} was the last to have it, and checkpoints are intact: "
+                f"continue with --resume when other programs take less",
+            )
+        self.state.model.zero_grad(set_to_none=True)
+        if not self.plan.steps:
+            forget_run(self.files.folder)
+        return out_of_memory(self.state.model, config)
+
+    def _planned(self) -> Plan:
+        """The plan with its number of steps, stored before the first of them."""
+        folder = self.files.folder
+        if not self.plan.steps:
+            check_new(folder)  # nobody may have begun one meanwhile
+        write_survey(folder, survey_of(self.train))
+        if self.plan.steps:
+            return self.plan
+        steps = steps_for(
+            self.plan.train,
+            self.state,
+            self.loader,
+            evaluated=0 if self.validation is None else len(self.validation),
+            loss_of=self.aim.goal.loss,
+        )
+        plan = replace(self.plan, steps=steps)
+        write_plan(folder, plan)
+        return plan
+
+    def _evaluator(self) -> Evaluate | None:
+        if self.validation is None:
+            return None
+        validation = self.validation
+        return self.aim.watch(lambda: self._batches(validation))
+
+    def _batches(self, images: ImageSet) -> Batches:
+        return batches_for_evaluation(
+            images,
+            batch_size=EVALUATION_BATCH,
+            preprocessing=self.preprocessing,
+            device=next(self.state.model.parameters()).device,
+            workers=self.plan.train.workers,
+            broken=self.unreadable,
+        )
+
+    def _choose(self) -> str:
+        """Give the model its best weights, judged by the held-out images alone; tell which."""
+        state, evaluate = self.state, self._evaluator()
+        if evaluate is None:
+            if state.ema is not None:
+                state.model.load_state_dict(state.ema.state)
+            return "raw" if state.ema is None else "ema"
+        if state.best_step and state.best_step != state.step:
+            self._take_best()
+        if state.ema is None:
+            return "raw"
+        chosen_by = self.aim.goal.chosen_by
+        raw = dict(evaluate(state.model))[chosen_by]
+        with averaged(state.model, state.ema) as model:
+            average = dict(evaluate(model))[chosen_by]
+        if average < raw:
+            return "raw"
+        state.model.load_state_dict(state.ema.state)
+        return "ema"
+
+    def _take_best(self) -> None:
+        best = new_state(self.state.model, self.plan.train)
+        try:
+            load_checkpoint(self.files.best, best)
+        except WeightsError as error:
+            log.warning("%s; the last weights take the place of the best", error)
+            self.state.best_step = 0
+            return
+        self.state.ema = best.ema
+
+    def _trained(self, plan: Plan, weights: str) -> Trained:
+        return Trained(
+            plan=plan,
+            folder=self.files.folder,
+            source=self.source,
+            train=self.train,
+            validation=self.validation,
+            preprocessing=self.preprocessing,
+            aim=self.aim,
+            state=self.state,
+            weights=weights,
+            batches=self._batches,
+            broken=lambda: {**self.unreadable, **self.loader.broken},
+        )

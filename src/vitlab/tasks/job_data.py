@@ -1,0 +1,64 @@
+"""The images of a run: opened, looked at once, and a part of them held out."""
+
+import logging
+from pathlib import Path
+
+from vitlab.data.datasets import DataSource
+from vitlab.data.draw import draw_per_class
+from vitlab.data.images import FileSet, ImageSet, Survey
+from vitlab.data.split import hold_out
+from vitlab.data.survey import check_share, recalling, surveyed
+from vitlab.errors import DataError
+from vitlab.train.config import TrainConfig
+
+log = logging.getLogger(__name__)
+
+
+def open_images(
+    source: DataSource, config: TrainConfig, known: Survey | None
+) -> tuple[ImageSet, ImageSet | None]:
+    """The training images that can be read, and those held out from them, if any are to be.
+
+    Those of a resumed run must be the same files as in the survey that is known of them.
+    """
+    images = _open_train(source, config.max_broken, known)
+    if config.images_per_class:
+        images = draw_per_class(images, config.images_per_class, seed=config.seed)
+    if not config.hold_out:
+        return images, None
+    try:
+        return hold_out(images, share=config.hold_out, seed=config.seed)
+    except DataError as error:
+        raise DataError(f"{error}; --set hold_out=0 holds none out") from error
+
+
+def _open_train(source: DataSource, max_broken: float, known: Survey | None) -> ImageSet:
+    with recalling(known):
+        images = source.open_train()
+        if not isinstance(images, FileSet):
+            return images
+        images = surveyed(images)
+    assert images.survey is not None
+    check_share(images.survey, max_broken)
+    return images
+
+
+def left_out(images: ImageSet) -> dict[Path, str]:
+    """The files that cannot be read, with the reason; how many they are is said aloud."""
+    survey = survey_of(images)
+    found = {} if survey is None else dict(survey.broken_paths)
+    if survey is not None and found:
+        path, reason = next(iter(found.items()))
+        log.warning(
+            "%d of %d images cannot be read and take no part; one is %s: %s",
+            len(found),
+            survey.files,
+            path,
+            reason,
+        )
+    return found
+
+
+def survey_of(images: ImageSet) -> Survey | None:
+    """What was found in the files of a set, if it has files and somebody looked."""
+    return images.survey if isinstance(images, FileSet) else None

@@ -1,0 +1,49 @@
+"""What a run asks of the machine: a device, what its options need, and memory."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from vitlab.errors import OutOfMemory
+from vitlab.tasks.run_folder import Plan
+from vitlab.train.batch_size import advice, fitting_batch_size
+from vitlab.train.config import TrainConfig
+from vitlab.train.events import check_tensorboard
+from vitlab.train.forward import check_compiler
+
+Note = Callable[[str], None]
+
+
+def best_device() -> torch.device:
+    """The accelerator, if there is one."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return torch.device("cpu") if found is None else found
+
+
+def check_options(config: TrainConfig, device: torch.device, note: Note) -> None:
+    """Whether this machine has what the options need."""
+    if config.tensorboard:
+        check_tensorboard()
+    if config.compile:
+        note("looking for a compiler; the first step will take a while")
+        check_compiler(device)
+
+
+def with_fitting_batches(plan: Plan, model: nn.Module, note: Note) -> Plan:
+    """The plan with the recipe's batch size, or the largest power of two below it that fits."""
+    config = plan.train
+    # Not more than the recipe says: its rates were chosen for that.
+    fitting = fitting_batch_size(model, config, largest=config.batch_size)
+    if fitting is None:
+        raise OutOfMemory(1, advice(None))
+    note(
+        f"batch size {fitting}, the largest up to {config.batch_size} that fits; "
+        f"the learning rates stay the recipe's"
+    )
+    return replace(
+        plan,
+        train=replace(config, batch_size=fitting),
+        command=f"{plan.command} --set batch_size={fitting}",
+    )

@@ -1,0 +1,178 @@
+"""The end of a run: what the trained model is worth, its bundle and its report."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from vitlab.data.datasets import DataSource
+from vitlab.data.images import ImageSet
+from vitlab.evaluate.calibration import Temperature, fit_temperature
+from vitlab.evaluate.classify import Batches, Outcome, collect
+from vitlab.files import write_json
+from vitlab.models.flops import cost
+from vitlab.preprocessing import Preprocessing
+from vitlab.tasks.aim import Aim
+from vitlab.tasks.judge import JUDGES, Judge
+from vitlab.tasks.report import (
+    Compute,
+    Judged,
+    Report,
+    describe_data,
+    describe_model,
+    write_report,
+)
+from vitlab.tasks.run_folder import Plan
+from vitlab.train.learning import passes
+from vitlab.train.optim import optimizer_flops
+from vitlab.train.state import TrainState
+from vitlab.weights.bundle import save_bundle
+
+BROKEN = "broken.json"
+"""The images of a run that could not be read, with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What came of a run."""
+
+    folder: Path
+    evaluation: Judged
+    """Of the test split, or of the held-out images where there is no test split."""
+    split: str
+    metrics: dict[str, float]
+    report: Path
+
+    @property
+    def bundle(self) -> Path:
+        """The folder that `vitlab.load` reads."""
+        return self.folder / "bundle"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A run whose model has its final weights, before the test images are opened."""
+
+    plan: Plan
+    folder: Path
+    source: DataSource
+    train: ImageSet
+    validation: ImageSet | None
+    preprocessing: Preprocessing
+    aim: Aim
+    state: TrainState
+    weights: str
+    """Which were kept: `raw` or `ema`."""
+    batches: Callable[[ImageSet], Batches]
+    broken: Callable[[], Mapping[Path, str]]
+    """Every image that could not be read so far, with the reason."""
+
+    @property
+    def model(self) -> nn.Module:
+        """With its final weights."""
+        return self.state.model
+
+    def finish(self) -> Run:
+        """Look at the test images once, and write bundle and report."""
+        labels = self.source.labels
+        split, images = self._judged_split()
+        outcome = collect(self.model, self.batches(images))
+        evaluation = self._judge.worth(outcome, labels, self._temperature())
+        metrics = self._metrics(split, evaluation)
+        self._save_bundle(metrics)
+        write_json(self.folder / BROKEN, self._all_broken())
+        report = write_report(self.folder, self._report(split, images, outcome, evaluation))
+        return Run(
+            folder=self.folder, evaluation=evaluation, split=split, metrics=metrics, report=report
+        )
+
+    @property
+    def _judge(self) -> Judge:
+        return JUDGES[self.source.task]
+
+    def _judged_split(self) -> tuple[str, ImageSet]:
+        """The test images, opened here for the first time."""
+        if self.source.open_test is not None:
+            return "test", self.source.open_test()
+        if self.validation is not None:
+            return "validation", self.validation
+        return "train", self.train
+
+    def _temperature(self) -> Temperature | None:
+        if self.validation is None or self.source.open_test is None or not self._judge.calibrated:
+            return None
+        held_out = collect(self.model, self.batches(self.validation))
+        return fit_temperature(held_out.logits, held_out.labels)
+
+    def _metrics(self, split: str, evaluation: Judged) -> dict[str, float]:
+        figures = {"images": evaluation.images, **self._judge.figures(evaluation)}
+        metrics = {f"{split}_{name}": value for name, value in figures.items()}
+        if self.state.best_step:
+            metrics[f"validation_{self.aim.goal.chosen_by}"] = self.state.best
+        return metrics
+
+    def _save_bundle(self, metrics: Mapping[str, float]) -> None:
+        plan = self.plan
+        save_bundle(
+            self.folder / "bundle",
+            self.model,
+            preprocessing=self.preprocessing,
+            labels=self.source.labels,
+            task=self.source.task,
+            targets=self.aim.targets,
+            metrics=metrics,
+            provenance={
+                "model": plan.train.model,
+                "recipe": plan.recipe,
+                "data": plan.data,
+                "seed": plan.train.seed,
+                "commit": plan.commit,
+                "command": plan.command,
+                "weights": self.weights,
+                "licence": plan.licence,
+                "vitlab": plan.version,
+                **({} if plan.start is None else {"from": plan.start.weights}),
+            },
+        )
+
+    def _all_broken(self) -> dict[str, str]:
+        found = self.broken()
+        return {str(path): found[path] for path in sorted(found)}
+
+    def _report(self, split: str, images: ImageSet, outcome: Outcome, evaluation: Judged) -> Report:
+        config, source = self.plan.train, self.source
+        counts = {"train": len(self.train)}
+        if self.validation is not None:
+            counts["validation"] = len(self.validation)
+        return Report(
+            title=f"{config.model} on {source.name}",
+            evaluation=evaluation,
+            split=split,
+            mistakes=self._judge.mistakes(outcome, images, source.labels),
+            model=describe_model(config.model, self.model, {"optimizer": config.optimizer.name}),
+            data=describe_data(source, {**counts, split: len(images)}, augment=config.augment),
+            compute=self._compute(),
+            broken=self._all_broken(),
+            command=self.plan.command,
+            notes=self._notes(),
+        )
+
+    def _compute(self) -> Compute:
+        config, steps = self.plan.train, self.state.step
+        seen = steps * config.batch_size
+        extra = steps * optimizer_flops(self.model, config.optimizer)
+        return Compute(
+            flops=passes(config) * cost(self.model).flops * seen + extra,
+            seconds=self.state.seconds,
+            images=seen,
+            steps=steps,
+            device=str(next(self.model.parameters()).device),
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = [f"{note}." for note in self.source.notes]
+        notes.append(f"The {'averaged' if self.weights == 'ema' else 'trained'} weights were kept.")
+        if self.state.best_step:
+            notes.append(f"Chosen on the held-out images after step {self.state.best_step}.")
+        return tuple(notes)
