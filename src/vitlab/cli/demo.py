@@ -101,7 +101,7 @@ def _print_pictures(console: "Console", shown: "tuple[Shown, ...]") -> None:
                 Text.assemble(
                     thumbnail(one.image, SIDE),
                     ("\n" + _opinion(one)[:SIDE], "green" if _right(one) else "red"),
-                    ("\n" if _right(one) else f"\nreally {one.truth}"[: SIDE + 1]),
+                    ("\n" if _right(one) else f"\nis {one.truth}"[: SIDE + 1]),
                 )
                 for one in row
             )
