@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from command import Command
-from vitlab import load_weights, save_weights
+from vitlab import load, load_weights, save_weights
 
 CELLS = {
     "label": ["red", "blue"],
@@ -61,6 +61,15 @@ def test_from_a_table_to_figures(
     save_weights(load_weights(run / "bundle"), tmp_path / "again.safetensors")
     copied = command("evaluate", str(tmp_path / "again.safetensors"), "--data", str(file))
     assert copied.out == judged.out
+    asked = command("predict", str(run), str(tmp_path / "0.png"), str(tmp_path / "1.png"))
+    assert asked.code == 0, asked.err
+    for line, prediction in zip(
+        asked.out.splitlines(),
+        load(run).predict([tmp_path / "0.png", tmp_path / "1.png"]),
+        strict=True,
+    ):
+        told = prediction.answers[: 1 if header == "label" else None]
+        assert line.split("\t") == [str(prediction.path), *told]
 
 
 def test_options_of_balance_and_channels(command: Command, tmp_path: Path) -> None:

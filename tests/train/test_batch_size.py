@@ -33,12 +33,12 @@ def short_of_memory(
 ) -> Callable[..., StepStats]:
     """`train_step` on a device that has room for parts of `limit` images."""
 
-    def step(state: Any, batch: Batch, config: TrainConfig, *, lr_factor: float) -> StepStats:
+    def step(state: Any, batch: Batch, config: TrainConfig, **rest: Any) -> StepStats:
         if calls is not None:
             calls.append(len(batch.images))
         if len(batch.images) > limit * config.accumulate:
             raise error
-        return train_step(state, batch, config, lr_factor=lr_factor)
+        return train_step(state, batch, config, **rest)
 
     return step
 
@@ -129,10 +129,10 @@ def test_the_first_step_proposes_and_leaves_nothing(
 def test_a_later_step_leaves_the_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def step(state: Any, batch: Batch, config: TrainConfig, *, lr_factor: float) -> StepStats:
+    def step(state: Any, batch: Batch, config: TrainConfig, **rest: Any) -> StepStats:
         if state.step == 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return train_step(state, batch, config, lr_factor=lr_factor)
+        return train_step(state, batch, config, **rest)
 
     monkeypatch.setattr(loop, "train_step", step)
     with pytest.raises(

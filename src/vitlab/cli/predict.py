@@ -154,7 +154,8 @@ class _Printer:
 
     def _line(self, prediction: "Prediction") -> None:
         if prediction.error is None:
-            print(prediction.path, *prediction.answers[: self._top or 1], sep="\t", flush=True)
+            count = self._top or (None if prediction.several else 1)
+            print(prediction.path, *prediction.answers[:count], sep="\t", flush=True)
 
 
 def _indented(prediction: "Prediction") -> str:

@@ -112,8 +112,15 @@ def _dataset(name: str, split: str, download: bool) -> Iterator[Listed]:
             yield Listed(
                 images=images,
                 names=_names(images, f"{name}/{each}"),
-                labels=[source.labels[number] for number in images.labels.tolist()],
+                labels=_words(source, images),
             )
+
+
+def _words(source: DataSource, images: ImageSet) -> list[str]:
+    """The class of each image; nothing where it has several, or values."""
+    if source.task != "single-label":
+        return [""] * len(images)
+    return [source.labels[number] for number in images.labels.tolist()]
 
 
 def _open(source: DataSource, split: str) -> ImageSet | None:

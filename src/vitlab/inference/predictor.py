@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Literal, TypeVar
 
@@ -33,6 +33,8 @@ class Prediction:
     error: str | None = None
     value: float | None = None
     """The first of the values that a regression tells."""
+    several: bool = field(default=False, compare=False)
+    """All of `top` is the answer, not the first of it: labels beside each other, or values."""
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -117,9 +119,14 @@ class Predictor:
         path, told = path_of(picture), self._told(answer, top)
         if self.task == "regression":
             value = told[0][1]
-            return Prediction(path=path, label=None, probability=None, top=told, value=value)
+            return Prediction(
+                path=path, label=None, probability=None, top=told, value=value, several=True
+            )
+        several = self.task == "multi-label"
         label, probability = told[0] if told else (None, None)
-        return Prediction(path=path, label=label, probability=probability, top=told)
+        return Prediction(
+            path=path, label=label, probability=probability, top=told, several=several
+        )
 
     def _told(self, answer: NDArray[np.float32], top: int) -> tuple[tuple[str, float], ...]:
         """Labels with what the model says of them: the `top` likeliest, all likely, or all."""
