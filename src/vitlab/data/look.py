@@ -165,7 +165,7 @@ def _white(paths: Sequence[Path]) -> float | None:
             pixels = _deep(path)
         except Exception:  # decoders of damaged files raise nearly anything
             continue
-        if pixels.dtype != np.uint8:
+        if pixels.dtype not in (np.uint8, np.bool_):
             highest = max(highest, float(np.percentile(pixels, BRIGHT)))
             integers = integers and pixels.dtype.kind != "f"
     if highest <= 0 or (integers and FULL_RANGE * LARGEST <= highest <= LARGEST):
