@@ -77,6 +77,7 @@ def test_another_error_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITLAB_RUNTIME", "plain")  # the meter sees its own thread alone
     model = create_model("vit_test", depth=8)
     config = TrainConfig(model="vit_test")
     cost = batch_size._cost_on_cpu(model, config)
