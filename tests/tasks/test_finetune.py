@@ -157,6 +157,14 @@ def test_other_sizes(weights: Path, folder: Path, tmp_path: Path) -> None:
     assert found.preprocessing.size == (40, 24)
 
 
+def test_a_batch_size_that_is_found(weights: Path, folder: Path, tmp_path: Path) -> None:
+    notes: list[str] = []
+    watcher = Watcher(note=notes.append)
+    run = tune(weights, folder, tmp_path / "run", changes={"batch_size": "auto"}, watcher=watcher)
+    plan = json.loads((run.folder / "config.json").read_text())
+    assert f"batch size {plan['train']['batch_size']}, the largest" in " ".join(notes)
+
+
 def test_the_papers_protocol(weights: Path, folder: Path, tmp_path: Path) -> None:
     run = tune(weights, folder, tmp_path / "run", paper=True, changes={"batch_size": 32})
     plan = json.loads((run.folder / "config.json").read_text())["train"]

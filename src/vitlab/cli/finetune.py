@@ -1,31 +1,40 @@
 """`vitlab finetune`: from anybody's weights and a folder of images to a classifier."""
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from vitlab.cli.options import ImageSize, Json, parse_batch_size
+from vitlab.cli.options import ImageSize, Json
+from vitlab.cli.run_options import (
+    Balance,
+    BatchSize,
+    Channels,
+    Data,
+    Download,
+    Epochs,
+    Minutes,
+    Out,
+    Resume,
+    Seed,
+    Settings,
+    Steps,
+)
 from vitlab.cli.train import budget, gather_changes, show_run
 from vitlab.errors import ConfigError
 
 
 def finetune(
-    out: Annotated[Path, typer.Option(metavar="RUN", help="Folder of the run.")],
+    out: Out,
     start: Annotated[
         str | None,
         typer.Option(
             "--from", metavar="WEIGHTS", help="A weight file, a bundle, a run or fetched weights."
         ),
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="NAME|FOLDER", help="What to train on.")
-    ] = None,
-    epochs: Annotated[float | None, typer.Option(help="Budget in epochs.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget in updates.")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Budget in minutes; the speed is measured first.")
-    ] = None,
+    data: Data = None,
+    epochs: Epochs = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
     image_size: ImageSize = None,
     freeze: Annotated[
         int | None, typer.Option(min=0, help="First encoder blocks that stay as they are.")
@@ -49,23 +58,13 @@ def finetune(
     teacher: Annotated[
         str | None, typer.Option(metavar="MODEL", help="A classifier to learn from as well.")
     ] = None,
-    batch_size: Annotated[
-        Any,  # int | "auto" | None: Typer knows no unions
-        typer.Option(metavar="N|auto", parser=parse_batch_size, help="Images of one update."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
-    balance: Annotated[
-        str | None,
-        typer.Option(metavar="loss|sampling", help="Let rare classes count as much as others."),
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set any field of the settings."),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch the data if it is missing.")
-    ] = False,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
+    balance: Balance = None,
+    channels: Channels = None,
+    changes: Settings = None,
+    resume: Resume = False,
+    download: Download = False,
     json: Json = False,
 ) -> None:
     """Fine-tune a model; it looks at your data first, and says what it chose and why."""
@@ -74,7 +73,12 @@ def finetune(
     wanted = gather_changes(
         changes,
         budget(epochs=epochs, steps=steps, minutes=minutes),
-        {"batch_size": batch_size, "seed": seed, "balance": balance},
+        {
+            "batch_size": batch_size,
+            "seed": seed,
+            "balance": balance,
+            "model.channels": channels,
+        },
     )
     if resume and wanted:
         raise ConfigError(f"--resume continues the run as it was decided, without {min(wanted)}")

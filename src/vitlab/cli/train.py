@@ -9,8 +9,22 @@ import typer
 
 from vitlab.cli.judged import headline
 from vitlab.cli.live import live_view
-from vitlab.cli.options import Json, parse_batch_size, parse_changes
+from vitlab.cli.options import Json, parse_changes
 from vitlab.cli.output import print_json
+from vitlab.cli.run_options import (
+    Balance,
+    BatchSize,
+    Channels,
+    Data,
+    Download,
+    Epochs,
+    Minutes,
+    Out,
+    Resume,
+    Seed,
+    Settings,
+    Steps,
+)
 from vitlab.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
@@ -19,47 +33,19 @@ if TYPE_CHECKING:
 
 
 def train(
-    out: Annotated[Path, typer.Option(metavar="RUN", help="Folder of the run.")],
+    out: Out,
     recipe: Annotated[str, typer.Argument(help="A recipe's name.")] = "default",
-    data: Annotated[
-        str | None, typer.Option(metavar="NAME|FOLDER|CSV", help="What to train on.")
-    ] = None,
-    epochs: Annotated[float | None, typer.Option(help="Budget in epochs.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget in updates.")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Budget in minutes; the speed is measured first.")
-    ] = None,
-    batch_size: Annotated[
-        Any,  # int | "auto" | None: Typer knows no unions
-        typer.Option(
-            metavar="N|auto",
-            parser=parse_batch_size,
-            help="Images of one update; auto: the recipe's number, or less if memory is short.",
-        ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
-    balance: Annotated[
-        str | None,
-        typer.Option(
-            metavar="loss|sampling",
-            help="Let rare classes count as much: weigh them, or draw them oftener.",
-        ),
-    ] = None,
-    channels: Annotated[
-        int | None, typer.Option(min=1, help="Channels of the images; else as files have them.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Set a field of the recipe, or model.FIELD of the model; repeatable.",
-        ),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch the data if it is missing.")
-    ] = False,
+    data: Data = None,
+    epochs: Epochs = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
+    balance: Balance = None,
+    channels: Channels = None,
+    changes: Settings = None,
+    resume: Resume = False,
+    download: Download = False,
     json: Json = False,
 ) -> None:
     """Train a model; interrupted at any moment, it continues with --resume."""

@@ -21,7 +21,7 @@ from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.job_result import Run
 from vitlab.tasks.run_folder import Plan, check_new, current_commit, working_in, written
 from vitlab.tasks.start import Start, absolute, open_teacher, open_weights_for
-from vitlab.tasks.train import open_new, split_changes, train
+from vitlab.tasks.train import open_new, split_changes, take_auto, train
 from vitlab.train.config import TrainConfig
 from vitlab.train.find_rate import find_rate as run_trials
 from vitlab.train.find_rate import suggested_rate
@@ -74,7 +74,8 @@ def finetune(
     }
     _check(options, wanted)
     data, source = open_new(data, download=download, changes=wanted)
-    of_run, of_model = split_changes(wanted)
+    auto, given = take_auto(wanted)
+    of_run, of_model = split_changes(given)
     weights = absolute(start)
     model = open_weights_for(weights, source, image_size=image_size, changes=of_model)
     config, reasons = _settings(model, source, options, of_run)
@@ -91,14 +92,14 @@ def finetune(
         train=config,
         model=to_dict(model.config),
         steps=0,
-        command=_command(weights, data, folder, options, wanted),
+        command=_command(weights, data, folder, options, given),
         commit=current_commit(),
         licence=model.source.licence,
         start=begin,
     )
     for note in (*source.notes, *reasons):
         watcher.note(note)
-    job = Job.prepare(plan, folder, source, watcher=watcher)
+    job = Job.prepare(plan, folder, source, watcher=watcher, auto=auto)
     with working_in(folder):
         if find_rate:
             job, watcher = _with_found_rate(job, watcher)

@@ -46,7 +46,7 @@ def train(
     `licence` is that of the weights to come, such as `CC-BY-4.0`: their model card states it.
     """
     folder, watcher, wanted = Path(out), watcher or Watcher(), dict(changes or {})
-    auto = not resume and wanted.get("batch_size") == "auto"
+    auto, given = take_auto(wanted)
     known = None
     if resume:
         if licence is not None:
@@ -57,11 +57,10 @@ def train(
     else:
         check_new(folder)
         data, source = open_new(data, download=download, changes=wanted)
-        given = {key: value for key, value in wanted.items() if not (auto and key == "batch_size")}
         plan = replace(_decide(recipe, data, source, folder, given), licence=licence)
     for note in source.notes:
         watcher.note(note)
-    job = Job.prepare(plan, folder, source, known=known, watcher=watcher, auto=auto)
+    job = Job.prepare(plan, folder, source, known=known, watcher=watcher, auto=auto and not resume)
     with working_in(folder):
         return job.run(watcher)
 
@@ -75,6 +74,12 @@ def open_new(
     given = os.fspath(data)
     source = open_data(given, download=download, channels=_channels(changes))
     return given if given in DATASETS else os.path.abspath(os.path.expanduser(given)), source
+
+
+def take_auto(changes: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
+    """Whether a batch size is to be found, and the other changes."""
+    auto = changes.get("batch_size") == "auto"
+    return auto, {k: v for k, v in changes.items() if not (auto and k == "batch_size")}
 
 
 def split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
