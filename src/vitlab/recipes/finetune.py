@@ -48,7 +48,7 @@ def finetuning(situation: Situation) -> tuple[TrainConfig, tuple[str, ...]]:
     )
     return config, (
         f"{situation.images:,} images, {situation.per_class:,.0f} a class: {kind}",
-        f"batches of {batch_size}; without a budget of yours {epochs} epochs, {updates:,.0f} updates",
+        f"batches of {batch_size}; without a budget {epochs} epochs, {updates:,.0f} updates",
         f"{situation.parameters / 1e6:.3g} M parameters: rate {rate:g} for the head, "
         f"{config.optimizer.layer_decay:g} times that for each layer below",
         f"the head learns alone for the first {config.head_first:.0%}, so that what the weights "
