@@ -1,7 +1,7 @@
 """Small runs without data, and what is in their folders."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitlab.data.batch import Batch
 from vitlab.models.registry import create_model
 from vitlab.train.config import TrainConfig
-from vitlab.train.loop import RunFiles, fit
+from vitlab.train.loop import Goal, RunFiles, fit
 from vitlab.train.state import TrainState, new_state
 
 CONFIG = TrainConfig(model="vit_test", batch_size=8, evaluations=2, checkpoint_every=2)
@@ -69,9 +69,14 @@ def fit_noise(
     poison: int | None = None,
     plug: int | None = None,
     best_at: int = 1000,
+    values: Sequence[float] | None = None,
+    noise: float = 0.0,
     **changes: Any,
 ) -> TrainState:
-    """Train on noise, from the latest checkpoint; the accuracy grows until step `best_at`."""
+    """Train on noise, from the latest checkpoint; the accuracy grows until step `best_at`.
+
+    It is `values[step - 1]` where they are given; `noise` of it is said to be chance.
+    """
     config = replace(CONFIG, **changes)
     torch.manual_seed(0)
     state = new_state(create_model("vit_test", drop_path=0.1), config)
@@ -79,7 +84,8 @@ def fit_noise(
     def evaluate(model: nn.Module) -> Iterator[tuple[str, float]]:
         with torch.inference_mode():
             assert model.eval()(random_batch(3).images).shape == (3, 10)
-        yield "accuracy", min(state.step, best_at) / 1000
+        rising = best_at - abs(state.step - best_at)
+        yield "accuracy", rising / 1000 if values is None else values[state.step - 1]
 
     fit(
         config,
@@ -89,6 +95,7 @@ def fit_noise(
         evaluate=evaluate,
         files=RunFiles(folder=folder),
         watch=lambda metric: None,
+        goal=Goal(noise=lambda value: noise),
     )
     return state
 

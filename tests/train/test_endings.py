@@ -72,3 +72,14 @@ def test_without_patience_a_run_goes_on(tmp_path: Path) -> None:
     state = fit_noise(tmp_path / "run", steps=12, evaluations=6, best_at=2)
     assert (state.step, state.since_best) == (12, 5)
     assert torch.isfinite(next(state.model.parameters())).all()
+
+
+def test_of_weights_that_differ_by_chance_the_latest_are_kept(tmp_path: Path) -> None:
+    values = [0.5, 0.80, 0.79, 0.75, 0.77, 0.70]
+    options = {"steps": 6, "evaluations": 6}
+    state = fit_noise(tmp_path / "few", values=values, noise=0.04, **options)
+    assert (state.best_step, state.best, state.highest, state.since_best) == (5, 0.77, 0.80, 1)
+    state = fit_noise(tmp_path / "many", values=values, noise=0.015, **options)
+    assert (state.best_step, state.best, state.since_best) == (3, 0.79, 3)
+    state = fit_noise(tmp_path / "exact", values=values, noise=0.0, **options)
+    assert (state.best_step, state.best, state.since_best) == (2, 0.80, 4)

@@ -1,7 +1,8 @@
 """What a run trains for: the loss of its task, how it is watched, and what is done at the end."""
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -38,14 +39,27 @@ class Aim:
     """What a bundle says of the values that were trained."""
 
 
-def aim_for(task: Task, images: ImageSet, classes: int, config: TrainConfig) -> Aim:
-    """The aim of a run on these training images."""
+def aim_for(
+    task: Task, images: ImageSet, held_out: ImageSet | None, classes: int, config: TrainConfig
+) -> Aim:
+    """The aim of a run on these training images, watched on those held out."""
     labels = images.labels
     if task_of(labels) != task:
         raise DataError(f"a {task} source whose images have {task_of(labels)} labels")
     weights = image_weights(labels) if config.balance == "sampling" else None
     make = {"single-label": _classes, "multi-label": _labels, "regression": _values}[task]
-    return make(labels, classes, config, weights)
+    aim = make(labels, classes, config, weights)
+    if task == "single-label" and held_out is not None:
+        chance = accuracy_noise(held_out.labels, balanced=aim.goal.chosen_by == "balanced")
+        return replace(aim, goal=replace(aim.goal, noise=chance))
+    return aim
+
+
+def accuracy_noise(labels: Tensor, *, balanced: bool) -> Callable[[float], float]:
+    """The standard error of an accuracy on images with these labels, or of a mean recall."""
+    counts = labels.unique(return_counts=True)[1].double()
+    images = len(counts) ** 2 / (1 / counts).sum().item() if balanced else len(labels)
+    return lambda accuracy: math.sqrt(accuracy * (1 - accuracy) / images)
 
 
 def _classes(labels: Tensor, classes: int, config: TrainConfig, weights: Tensor | None) -> Aim:

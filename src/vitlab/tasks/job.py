@@ -111,7 +111,7 @@ class Job:
         config, device, files = plan.train, best_device(), RunFiles(folder=folder)
         check_options(config, device, watcher.note)
         images, validation = open_images(source, config, known)
-        aim = aim_for(source.task, images, len(source.labels), config)
+        aim = aim_for(source.task, images, validation, len(source.labels), config)
         keep_freed_memory()
         torch.manual_seed(seed_for(config.seed, "init"))
         model = first_model(plan, files).to(device)
@@ -250,7 +250,7 @@ class Job:
         raw = dict(evaluate(state.model))[chosen_by]
         with averaged(state.model, state.ema) as model:
             average = dict(evaluate(model))[chosen_by]
-        if average < raw:
+        if average < raw - self.aim.goal.noise(raw):
             return "raw"
         state.model.load_state_dict(state.ema.state)
         return "ema"

@@ -24,7 +24,7 @@ from vitlab.weights.files import open_weights
 from vitlab.weights.safetensors import raw_bytes, write_safetensors
 
 KEY = "vitlab-training"
-NUMBERS = ("step", "best", "best_step", "since_best", "seconds")
+NUMBERS = ("step", "highest", "best", "best_step", "since_best", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

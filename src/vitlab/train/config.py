@@ -102,7 +102,7 @@ class TrainConfig:
     evaluations: int = 10
     """How often the held-out images are looked at in the course of the run."""
     patience: int = 0
-    """Stop after so many evaluations without a better one; 0: never."""
+    """Stop after so many evaluations worse than the best by more than chance; 0: never."""
     checkpoint_every: int = 200
     """Steps between two checkpoints."""
     keep: int = 2

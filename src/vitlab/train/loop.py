@@ -65,6 +65,8 @@ class Goal:
     loss: Loss = cross_entropy
     chosen_by: str = "accuracy"
     """Of what `Evaluate` yields; more is better."""
+    noise: Callable[[float], float] = lambda value: 0.0
+    """How much of that value is chance: weights that are worse by less are as good."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,7 +135,7 @@ def fit(
                 stats = _update(config, state, loader, steps, goal)
                 _log_training(log, state, stats, loader, steps)
                 if evaluate is not None and state.step in evaluation_steps:
-                    _evaluate(state, evaluate, book, goal.chosen_by)
+                    _evaluate(state, evaluate, book, goal)
                 state.seconds += time.monotonic() - begin
                 ends = state.step == steps or _out_of_patience(state, config)
                 if ends or stop.signal is not None or state.step % config.checkpoint_every == 0:
@@ -174,16 +176,22 @@ def _log_training(
         log.write(step=state.step, epoch=epoch, split="train", name=name, value=value)
 
 
-def _evaluate(state: TrainState, evaluate: Evaluate, book: _Book, chosen_by: str) -> None:
-    """Look at the held-out images with the weights that would be kept, and note the best."""
+def _evaluate(state: TrainState, evaluate: Evaluate, book: _Book, goal: Goal) -> None:
+    """Look at the held-out images, and keep these weights unless earlier ones are clearly better.
+
+    The rate falls and weights are averaged, so of two that few images cannot tell apart the later
+    are the better ones.
+    """
     epoch = state.step / book.loader.steps_per_epoch
     with averaged(state.model, state.ema) as model:
         measured = dict(evaluate(model))
     for name, value in measured.items():
         book.log.write(step=state.step, epoch=epoch, split="validation", name=name, value=value)
     state.since_best += 1
-    if measured[chosen_by] > state.best:
-        state.best, state.best_step, state.since_best = measured[chosen_by], state.step, 0
+    value = measured[goal.chosen_by]
+    state.highest = max(state.highest, value)
+    if value >= state.highest - goal.noise(state.highest):
+        state.best, state.best_step, state.since_best = value, state.step, 0
         book.save(book.files.best, state)
 
 

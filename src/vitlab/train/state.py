@@ -25,8 +25,10 @@ class TrainState:
     """Scales the loss in float16; does nothing in other precisions."""
     step: int = 0
     """Updates made so far."""
+    highest: float = float("-inf")
+    """Of what is chosen by, so far."""
     best: float = float("-inf")
-    """Best value of what is chosen by."""
+    """The same of the weights that would be kept: the latest that are as good, but for noise."""
     best_step: int = 0
     since_best: int = 0
     """Evaluations since then."""

@@ -1,0 +1,22 @@
+"""What a run's choice between weights is worth."""
+
+import pytest
+import torch
+
+from vitlab.tasks.aim import accuracy_noise
+
+
+def test_noise_is_the_deviation_over_draws_of_images() -> None:
+    """Images of classes that are told right with these chances, drawn again and again."""
+    counts, chances = torch.tensor([40, 10, 5]), torch.tensor([0.8, 0.8, 0.8])
+    labels = torch.arange(3).repeat_interleave(counts)
+    draw = torch.Generator().manual_seed(0)
+    right = torch.rand(20_000, len(labels), generator=draw) < chances[labels]
+    recalls = torch.stack([right[:, labels == k].double().mean(dim=1) for k in range(3)])
+    for balanced, found in ((False, right.double().mean(dim=1)), (True, recalls.mean(dim=0))):
+        told = accuracy_noise(labels, balanced=balanced)(0.8)
+        assert told == pytest.approx(found.std().item(), rel=0.03)
+
+
+def test_a_perfect_model_leaves_nothing_to_chance() -> None:
+    assert accuracy_noise(torch.tensor([0, 1, 1]), balanced=False)(1.0) == 0.0
