@@ -13,7 +13,7 @@ from models.vit_cases import CASES
 from reference.random_weights import randomise
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.registry import create_model
-from vitlab.models.vit import VisionTransformer
+from vitlab.models.vit import VisionTransformer, logits_of
 
 RICH = ViTConfig(
     width=12,
@@ -373,3 +373,40 @@ def test_one_batch_can_be_learned_by_heart() -> None:
 
 def test_source_is_nothing_at_first() -> None:
     assert VisionTransformer(CASES["paper"]).source is None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_forward_with_less_work(name: str) -> None:
+    config = CASES[name]
+    model = VisionTransformer(config).double()
+    randomise(model, seed=5)
+    images = torch.randn(3, config.channels, *pair(config.image_size), dtype=torch.float64)
+    weights = list(model.parameters())
+    plain, lean = model(images), model.logits(images)
+    torch.testing.assert_close(lean, plain, rtol=1e-9, atol=1e-9)
+    expected, found = (
+        torch.autograd.grad(
+            logits.square().sum(), weights, allow_unused=True, materialize_grads=True
+        )
+        for logits in (plain, lean)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_the_last_block_works_for_the_class_token_alone() -> None:
+    config = replace(CASES["paper"], patch_size=16, image_size=32, channels=3)
+    model = VisionTransformer(config)
+    seen: list[int] = []
+    for block in model.encoder.blocks:
+        block.mlp.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
+    images = torch.randn(1, 3, 32, 32)
+    model.logits(images)
+    assert seen == [5, 1]
+    assert logits_of(model) == model.logits
+
+    class Louder(VisionTransformer):
+        def forward(self, images: Tensor) -> Tensor:
+            return 2 * super().forward(images)
+
+    louder = Louder(model.config)
+    assert logits_of(louder) is louder

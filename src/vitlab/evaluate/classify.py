@@ -14,6 +14,7 @@ from vitlab.data.images import Labels
 from vitlab.errors import InputError
 from vitlab.evaluate.calibration import Reliability, Temperature, reliability
 from vitlab.evaluate.metrics import ClassMetrics, Tally, mean_over_classes, per_class, wilson
+from vitlab.models.vit import logits_of
 
 Batches = Iterable[tuple[Tensor, Tensor, Tensor]]
 """Images `[B, C, H, W]` ready for the model, labels, and the number of each image `[B]`."""
@@ -180,14 +181,14 @@ def _answers(
     model: nn.Module, batches: Batches, *, tta: bool
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Logits, labels and numbers, batch by batch, in memory; `model` is left as it was."""
-    training = model.training
+    training, answer = model.training, logits_of(model)
     model.eval()
     try:
         for images, labels, index in batches:
             with torch.inference_mode():
-                logits = model(images)
+                logits = answer(images)
                 if tta:
-                    logits = (logits + model(images.flip(-1))) / 2
+                    logits = (logits + answer(images.flip(-1))) / 2
             yield logits.float().cpu(), labels.cpu(), index.cpu()
     finally:
         model.train(training)

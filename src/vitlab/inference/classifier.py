@@ -19,6 +19,7 @@ from vitlab.inference.pictures import Picture, reading
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.inference.torch_engine import TorchEngine
 from vitlab.models.readout import Readout
+from vitlab.models.vit import logits_of
 from vitlab.preprocessing import Preprocessing, Source
 from vitlab.weights.bundle import find_bundle, is_bundle, load_bundle
 from vitlab.weights.labels import Labels, read_labels
@@ -108,7 +109,7 @@ class Classifier:
     def probabilities(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         """What the model believes of preprocessed images; the values that a regression tells."""
         with torch.inference_mode():
-            return ACTIVATIONS[self.source.task](self.model(images))
+            return ACTIVATIONS[self.source.task](logits_of(self.model)(images))
 
 
 def load(

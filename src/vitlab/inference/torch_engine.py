@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitlab.data.batch import normalise
 from vitlab.models.flops import image_shape
 from vitlab.preprocessing import Preprocessing
+from vitlab.runtime import keep_freed_memory
 
 CACHE = 5 * 2**20
 """Bytes that the largest intermediate result of a batch may take on a CPU: what is written by one
@@ -34,6 +35,7 @@ class TorchEngine:
         *,
         batch_size: int | None = None,
     ) -> None:
+        keep_freed_memory()
         self._answer = answer
         self._preprocessing = preprocessing
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))

@@ -167,9 +167,16 @@ class SelfAttention(nn.Module):
         else:
             self.register_parameter("offsets", None)
 
-    def forward(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B N D"]:
-        q, k, v = self._project(x, grid)
-        y = self._attend(q, k, v, grid)  # [B, A, N, K]
+    def forward(
+        self, x: Float[Tensor, "B N D"], grid: Grid, read: int | None = None
+    ) -> Float[Tensor, "B M D"]:
+        """For every token, or for the first `read` of them alone."""
+        if read is not None and self._queries_apart:
+            q, k, v = self._project_read(x, read)
+        else:
+            q, k, v = self._project(x, grid)
+        y = self._attend(q, k, v, grid)  # [B, A, N or M, K]
+        y = y if read is None else y[:, :, :read]
         y = self.proj(rearrange(y, "b a n k -> b n (a k)"))
         return self.dropout(y) if self.training else y
 
@@ -184,13 +191,32 @@ class SelfAttention(nn.Module):
         return None if self.temperature is None else 1.0
 
     def _project(self, x: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
-        qkv = rearrange(self.qkv(x), "b n (three a k) -> three b a n k", three=3, a=self.heads)
-        q, k, v = self.q_norm(qkv[0]), self.k_norm(qkv[1]), qkv[2]
+        q, k, v = self._in_heads(self.qkv(x), 3)
+        q, k = self.q_norm(q), self.k_norm(k)
         if self.rope is not None:
             q, k = self.rope(q, grid, self.prefix), self.rope(k, grid, self.prefix)
-        if self.temperature is not None:
-            q = q * self.temperature.exp()[:, None, None]
-        return q, k, v
+        return self._warmed(q), k, v
+
+    def _project_read(self, x: Tensor, read: int) -> tuple[Tensor, Tensor, Tensor]:
+        """As `_project`, with the queries of the first `read` tokens alone."""
+        inner = len(self.qkv.weight) // 3
+        weight, bias = self.qkv.weight, self.qkv.bias
+        biases = (None, None) if bias is None else (bias[:inner], bias[inner:])
+        (q,) = self._in_heads(F.linear(x[:, :read], weight[:inner], biases[0]), 1)
+        k, v = self._in_heads(F.linear(x, weight[inner:], biases[1]), 2)
+        return self._warmed(self.q_norm(q)), self.k_norm(k), v
+
+    def _in_heads(self, x: Float[Tensor, "B N P"], parts: int) -> tuple[Tensor, ...]:
+        return rearrange(x, "b n (p a k) -> p b a n k", p=parts, a=self.heads).unbind(0)
+
+    def _warmed(self, q: Tensor) -> Tensor:
+        return q if self.temperature is None else q * self.temperature.exp()[:, None, None]
+
+    @property
+    def _queries_apart(self) -> bool:
+        """Whether the query of one token can be had without those of the others."""
+        elsewhere = (self.pattern, self.rope, self.offsets)
+        return type(self.qkv) is nn.Linear and all(part is None for part in elsewhere)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, grid: Grid) -> Tensor:
         dropout = self.attention_dropout if self.training else 0.0

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vitlab.nn.attention import SelfAttention
 from vitlab.nn.drop_path import DropPath
 
 Grid = tuple[int, int]
@@ -49,12 +50,25 @@ class EncoderBlock(nn.Module):
         )
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B N D"]:
+    def forward(
+        self, x: Float[Tensor, "B N D"], grid: Grid, read: int | None = None
+    ) -> Float[Tensor, "B M D"]:
+        """Every token, or the first `read` of them alone."""
+        y = self._attend(self.norm1(x) if self.norm_first else x, grid, read)
+        x = (x if read is None else x[:, :read]) + self._branch(y, self.scale1)
         if self.norm_first:
-            x = x + self._branch(self.attention(self.norm1(x), grid), self.scale1)
             return x + self._branch(self.mlp(self.norm2(x)), self.scale2)
-        x = self.norm1(x + self._branch(self.attention(x, grid), self.scale1))
+        x = self.norm1(x)
         return self.norm2(x + self._branch(self.mlp(x), self.scale2))
+
+    def _attend(
+        self, x: Float[Tensor, "B N D"], grid: Grid, read: int | None
+    ) -> Float[Tensor, "B M D"]:
+        if read is None:
+            return self.attention(x, grid)
+        if isinstance(self.attention, SelfAttention):
+            return self.attention(x, grid, read)
+        return self.attention(x, grid)[:, :read]  # somebody's own, which answers for all
 
     def _branch(
         self, y: Float[Tensor, "B N D"], scale: LayerScale | None
@@ -80,11 +94,19 @@ class Encoder(nn.Module):
         """Keep only the input of each block, and compute the rest again in the backward pass."""
 
     def forward(
-        self, x: Float[Tensor, "B N D"], grid: Grid, tables: Sequence[Float[Tensor, "N D"]] = ()
-    ) -> Float[Tensor, "B N D"]:
-        """`tables`, if any, are positions added to the input of each block."""
+        self,
+        x: Float[Tensor, "B N D"],
+        grid: Grid,
+        tables: Sequence[Float[Tensor, "N D"]] = (),
+        read: int | None = None,
+    ) -> Float[Tensor, "B M D"]:
+        """`tables`, if any, are positions added to the input of each block.
+
+        With `read`, the first so many tokens: the last block computes no others.
+        """
+        last = len(self.blocks) - 1
         for layer in range(len(self.blocks)):
-            x = self.step(x, grid, tables, layer)
+            x = self.step(x, grid, tables, layer, read if layer == last else None)
         return self.norm(x)
 
     def step(
@@ -93,13 +115,14 @@ class Encoder(nn.Module):
         grid: Grid,
         tables: Sequence[Float[Tensor, "N D"]],
         layer: int,
-    ) -> Float[Tensor, "B N D"]:
-        """The output of one block."""
+        read: int | None = None,
+    ) -> Float[Tensor, "B M D"]:
+        """The output of one block, for every token or the first `read`."""
         block, x = self.blocks[layer], x + tables[layer] if tables else x
         if self.recompute and torch.is_grad_enabled():
             # Random states are put back too: dropout leaves out the same numbers again.
-            return checkpoint(block, x, grid, use_reentrant=False)
-        return block(x, grid)
+            return checkpoint(block, x, grid, read, use_reentrant=False)
+        return block(x, grid, read)
 
     def attention_weights(
         self,

@@ -21,7 +21,7 @@ SHARE = 0.8
 """Of the free memory that an update may take; the rest is for data, evaluation and others."""
 AMPLE = 4000
 """Times the bytes of its pixels that hardly a model takes for an image."""
-SMALL = (2, 4)
+SMALL = (4, 8)
 """Images that a CPU's memory is measured with: two points make a line."""
 
 

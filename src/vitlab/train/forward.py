@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import ConfigError
+from vitlab.models.vit import logits_of
 from vitlab.nn.encoder import Encoder
 from vitlab.train.config import TrainConfig
 
@@ -27,7 +28,8 @@ def training_forward(model: nn.Module, config: TrainConfig) -> Forward:
         )
     for encoder in encoders:
         encoder.recompute = config.recompute_activations
-    return torch.compile(model, backend=BACKEND) if config.compile else model
+    answer = logits_of(model)
+    return torch.compile(answer, backend=BACKEND) if config.compile else answer
 
 
 def check_compiler(device: torch.device) -> None:

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitlab.data.batch import Batch
 from vitlab.models.config import ViTConfig
+from vitlab.models.vit import logits_of
 from vitlab.runtime import parts_at_once
 from vitlab.train.config import TrainConfig
 from vitlab.train.loss import Loss
@@ -77,7 +78,7 @@ class _Work:
 
     def gradients(self, images: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor | None]]:
         """The part's share of the mean loss, and of its gradient."""
-        loss = self.loss_of(self.model(images), targets, self.label_smoothing)
+        loss = self.loss_of(logits_of(self.model)(images), targets, self.label_smoothing)
         loss = loss * (len(images) / self.images)
         return loss.detach(), list(torch.autograd.grad(loss, self.learning, allow_unused=True))
 
