@@ -4,9 +4,10 @@
     python benchmarks/finetune.py --out runs/few --seeds 0 1 2 3 4 --minutes 5 --per-class 20
 
 Both begin with the same DeiT-Ti, draw the same CIFAR-10 images and end with a look at the 10,000
-test images. The plain loop is what most people write: AdamW, a cosine with a short warm-up, flips,
-every image learned from. Results gather in OUT/results.jsonl; what is there already is not run
-again, so that an interrupted comparison goes on. Needs the extra `dev`, CIFAR-10
+test images. They run at the same time, each with half of the cores, so that whatever disturbs the
+machine disturbs both. The plain loop is what most people write: AdamW, a cosine with a short
+warm-up, flips, every image learned from. Results gather in OUT/results.jsonl; what is there already
+is not run again, so that an interrupted comparison goes on. Needs the extra `dev`, CIFAR-10
 (`vitlab data fetch cifar10`) and the real weights in ../shared.
 """
 
@@ -14,6 +15,7 @@ import argparse
 import copy
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -175,30 +177,35 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=96)
     parser.add_argument("--per-class", type=int, default=100)
     parser.add_argument("--timm-lr", type=float, default=1e-4, help="peak rate of the plain loop")
-    parser.add_argument("--only", choices=CONTESTANTS, help="run this contestant alone")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--only", choices=CONTESTANTS, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> None:
-    """Run what is missing, each in a process of its own, then compare."""
+    """Run what is missing, each contestant in a process of its own, then compare."""
     options = parse()
     options.out.mkdir(parents=True, exist_ok=True)
     results = options.out / "results.jsonl"
-    if options.one:
+    if options.only is not None:
         (seed,) = options.seeds
         found = {"vitlab": run_vitlab, "timm": run_timm}[options.only](seed, options)
         with results.open("a") as file:
             file.write(json.dumps({"contestant": options.only, "seed": seed, **found}) + "\n")
         return
-    wanted = [(name, seed) for seed in options.seeds for name in CONTESTANTS]
-    for name, seed in wanted:
-        if (name, seed) in read(results) or options.only not in (None, name):
-            continue
-        print(f"{name}, draw {seed} ...", flush=True)
-        words = [sys.executable, __file__, *sys.argv[1:]]
-        words += ["--one", "--only", name, "--seeds", str(seed)]
-        subprocess.run(words, check=True)
+    share = max(1, len(os.sched_getaffinity(0)) // len(CONTESTANTS))
+    for seed in options.seeds:
+        missing = [name for name in CONTESTANTS if (name, seed) not in read(results)]
+        print(f"draw {seed}: {' and '.join(missing) or 'known'}", flush=True)
+        running = [
+            subprocess.Popen(
+                [sys.executable, __file__, *sys.argv[1:], "--only", name, "--seeds", str(seed)],
+                env={**os.environ, "OMP_NUM_THREADS": str(share)},
+            )
+            for name in missing
+        ]
+        codes = [process.wait() for process in running]
+        if any(codes):
+            raise SystemExit(f"draw {seed} failed")
     print(report(read(results)))
 
 

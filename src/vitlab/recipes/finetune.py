@@ -33,7 +33,6 @@ def finetuning(situation: Situation) -> tuple[TrainConfig, tuple[str, ...]]:
     rate = _rate(situation)
     augment, kind = _augment(situation)
     updates = max(epochs * situation.images / batch_size, 1)
-    ema = round(min(0.999, max(0.9, 1 - 20 / updates)), 4)
     config = TrainConfig(
         batch_size=batch_size,
         budget=epochs,
@@ -43,7 +42,7 @@ def finetuning(situation: Situation) -> tuple[TrainConfig, tuple[str, ...]]:
         optimizer=OptimizerConfig(lr=rate, weight_decay=0.05, layer_decay=0.75),
         schedule=ScheduleConfig(kind="cosine", warmup=0.1),
         head_first=0.1,
-        ema=ema,
+        ema=0.999,
         patience=5,
     )
     return config, (
