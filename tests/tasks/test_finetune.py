@@ -78,6 +78,26 @@ def test_it_learns(weights: Path, folder: Path, tmp_path: Path) -> None:
     assert run.evaluation.accuracy == 1.0  # two levels of brightness; guessing gives a half
 
 
+def test_classes_that_the_weights_know_are_kept(folder: Path, tmp_path: Path) -> None:
+    """The same classes in another order and under other spellings, but for one."""
+    path = saved_model(tmp_path / "known.safetensors")
+    (folder / "train" / "circle").rename(folder / "train" / "Red")
+    (folder / "val" / "circle").rename(folder / "val" / "Red")
+    notes: list[str] = []
+    watch = Watcher(note=notes.append)
+    changes = {"optimizer.lr": 1e-9, "ema": 0.0}
+    run = tune(path, folder, tmp_path / "run", changes=changes, watcher=watch)
+    assert "1 of 2 classes are known to the weights by name (Red): kept" in notes
+    before, after = load_weights(path).head, load(run.folder).model.head
+    assert before is not None
+    red = before.weight[2]  # of blue, green, red
+    torch.testing.assert_close(after.weight, torch.stack([red, 0 * red]), atol=1e-6, rtol=0)
+    paper = tune(
+        path, folder, tmp_path / "paper", paper=True, changes={"batch_size": 32, **changes}
+    )
+    assert load(paper.folder).model.head.weight.abs().max() < 1e-6
+
+
 def test_a_linear_probe_leaves_all_else_alone(weights: Path, folder: Path, tmp_path: Path) -> None:
     before = load_weights(weights).state_dict()
     after = state(tune(weights, folder, tmp_path / "run", linear_probe=True).folder)

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import vitlab
 from vitlab import imagenet
 from vitlab.errors import WeightsError
 from vitlab.weights.bundle import save_bundle
-from vitlab.weights.labels import read_labels
+from vitlab.weights.labels import matching, read_labels
 from weights.published import small_model
 
 LABELS = imagenet.labels()
@@ -141,3 +142,32 @@ def test_real_weights_name_real_images(shared: Path) -> None:
     expected = [names[image.parent.name] for image in images]
     right = [name in dict(found.top) for name, found in zip(expected, predictions, strict=True)]
     assert sum(right) >= 0.8 * len(images)
+
+
+def test_classes_are_matched_by_name_and_by_wordnet_id() -> None:
+    stored = ("red fox", "Grey-Wolf", "bear", "Bear", "cat")
+    wanted = ("grey wolf", "RED_FOX", "dog", "bear")
+    assert matching(stored, wanted) == (1, 0, None, None)
+    assert matching(LABELS, ("n02124075", "egyptian_cat", "tench")) == (285, 285, 0)
+    assert matching(LABELS[:9], ("n01440764",)) == (None,)  # not all of ImageNet
+
+
+def test_a_head_keeps_the_classes_that_it_knows(tmp_path: Path) -> None:
+    path = tmp_path / "deit_tiny_patch16_224.safetensors"
+    model = small_model("timm", width=128)
+    vitlab.save_weights(model, path, format="timm")
+    wanted = ("n02124075", "my dog", "tench")
+    found = vitlab.load_weights(path, keep_classes=wanted)
+    assert found.source.known_classes == ("n02124075", "tench")
+    assert found.head is not None
+    assert model.head is not None
+    for kept, stored in (
+        (found.head.weight, model.head.weight),
+        (found.head.bias, model.head.bias),
+    ):
+        expected = torch.stack([stored[285], torch.zeros_like(stored[0]), stored[0]])
+        assert torch.equal(kept, expected)
+    assert not found.source.zero_head
+    strangers = vitlab.load_weights(path, keep_classes=("my dog", "my cat"))
+    assert strangers.source.zero_head
+    assert strangers.source.known_classes == ()

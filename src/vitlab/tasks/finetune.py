@@ -77,11 +77,14 @@ def finetune(
     auto, given = take_auto(wanted)
     of_run, of_model = split_changes(given)
     weights = absolute(start)
-    model = open_weights_for(weights, source, image_size=image_size, changes=of_model)
+    model = open_weights_for(
+        weights, source, image_size=image_size, new_head=paper, changes=of_model
+    )
     config, reasons = _settings(model, source, options, of_run)
     begin = Start(
         weights=weights,
         preprocessing=_preprocessing(model, source),
+        new_head=paper,
         teacher=options["teacher"],
     )
     if begin.teacher is not None:
@@ -97,13 +100,21 @@ def finetune(
         licence=model.source.licence,
         start=begin,
     )
-    for note in (*source.notes, *reasons):
+    for note in (*source.notes, *reasons, *_known(model, len(source.labels))):
         watcher.note(note)
     job = Job.prepare(plan, folder, source, watcher=watcher, auto=auto)
     with working_in(folder):
         if find_rate:
             job, watcher = _with_found_rate(job, watcher)
         return job.run(watcher)
+
+
+def _known(model: VisionTransformer, classes: int) -> tuple[str, ...]:
+    known = model.source.known_classes
+    if not known:
+        return ()
+    some = ", ".join(known[:3]) + (" ..." if len(known) > 3 else "")
+    return (f"{len(known)} of {classes} classes are known to the weights by name ({some}): kept",)
 
 
 def _preprocessing(model: VisionTransformer, source: DataSource) -> Preprocessing:

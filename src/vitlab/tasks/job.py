@@ -61,12 +61,12 @@ def model_config(plan: Plan) -> ModelConfig:
     return from_dict(type(configure(plan.train.model)), plan.model)
 
 
-def first_model(plan: Plan, files: RunFiles) -> nn.Module:
+def first_model(plan: Plan, files: RunFiles, source: DataSource) -> nn.Module:
     """The model before step 1; a checkpoint knows more than the weights that a run began with."""
     saved = files.checkpoints
     if plan.start is None or (saved.is_dir() and any(checkpoints(saved))):
         return create_model(model_config(plan))
-    return reopen(plan.start, plan.model)
+    return reopen(plan.start, plan.model, source)
 
 
 def preprocessing_for(plan: Plan, model: nn.Module, source: DataSource) -> Preprocessing:
@@ -114,7 +114,7 @@ class Job:
         aim = aim_for(source.task, images, validation, len(source.labels), config)
         keep_freed_memory()
         torch.manual_seed(seed_for(config.seed, "init"))
-        model = first_model(plan, files).to(device)
+        model = first_model(plan, files, source).to(device)
         prepare_learning(model, config)
         if auto:
             plan = with_fitting_batches(plan, model, watcher.note)

@@ -30,13 +30,20 @@ class Start:
 
     weights: str
     preprocessing: Preprocessing
+    new_head: bool = False
+    """Every class starts at zero, also those that the weights know by name."""
     teacher: str | None = None
     teacher_share: float = 0.5
     """Of each target that the teacher decides."""
 
 
 def open_weights_for(
-    weights: str, source: DataSource, *, image_size: Size | None, changes: dict[str, Any]
+    weights: str,
+    source: DataSource,
+    *,
+    image_size: Size | None,
+    new_head: bool,
+    changes: dict[str, Any],
 ) -> VisionTransformer:
     """The model with a head for the data's classes; `changes` are further fields of its config."""
     unknown = sorted(set(changes) - set(ADAPTED))
@@ -44,17 +51,18 @@ def open_weights_for(
         raise ConfigError(
             f"model.{unknown[0]}: the weights decide it; valid: {', '.join(sorted(ADAPTED))}"
         )
-    wanted: dict[str, Any] = {"classes": len(source.labels), "channels": source.channels}
+    wanted: dict[str, Any] = {"channels": source.channels}
     if image_size is not None:
         wanted["image_size"] = image_size
     for key, value in changes.items():
         wanted[key] = parse(ViTConfig, key, value) if isinstance(value, str) else value
-    return load_weights(_place(weights), **wanted)
+    return load_weights(_place(weights), **_classes(source, new_head), **wanted)
 
 
-def reopen(start: Start, model: dict[str, Any]) -> VisionTransformer:
+def reopen(start: Start, model: dict[str, Any], source: DataSource) -> VisionTransformer:
     """The model that a run begins with, as its plan describes it."""
-    return load_weights(_place(start.weights), **{key: _size(model[key]) for key in ADAPTED})
+    fields = {key: _size(model[key]) for key in ADAPTED if key != "classes"}
+    return load_weights(_place(start.weights), **_classes(source, start.new_head), **fields)
 
 
 def absolute(weights: str | os.PathLike[str]) -> str:
@@ -93,6 +101,13 @@ def open_teacher(
         prepared_with=(prepared.mean, prepared.std),
         classes=torch.tensor([classifier.labels.index(label) for label in source.labels]),
     )
+
+
+def _classes(source: DataSource, new_head: bool) -> dict[str, Any]:
+    """A head for the data's classes; what the weights know of any of them by name is kept."""
+    if new_head or source.task != "single-label":
+        return {"classes": len(source.labels)}
+    return {"keep_classes": source.labels}
 
 
 def _place(weights: str) -> str | Path:

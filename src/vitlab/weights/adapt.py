@@ -4,16 +4,16 @@ Positions are resized grid to grid; prefix rows stay. Fixed positions (sincos2d,
 tensors: the config remembers the grid that their coordinates span. Kernels of the first layer are
 shared out over the new channels so that an image with equal channels keeps its response: fewer
 channels sum the kernels they stand for, more channels repeat them, each divided by its number of
-copies. A new head starts at zero, as the paper fine-tunes.
+copies. A new head starts at zero, as the paper fine-tunes, but for classes it knows by name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from vitlab.config import override
@@ -69,6 +69,15 @@ def _check_channels(stored: ViTConfig, target: ViTConfig) -> None:
             f"({stored.stem!r}, patch_norm {stored.patch_norm!r}) normalises them together; "
             f"valid: {stored.channels}"
         )
+
+
+def known_rows(tensor: Shaped[Tensor, "K ..."], rows: Sequence[int | None]) -> Tensor:
+    """A head's weight or bias for other classes: the rows of known ones, zero for the others."""
+    new = tensor.new_zeros(len(rows), *tensor.shape[1:])
+    for place, row in enumerate(rows):
+        if row is not None:
+            new[place] = tensor[row]
+    return new
 
 
 def adapt(

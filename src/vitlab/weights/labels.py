@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from vitlab import imagenet
@@ -31,6 +32,24 @@ def read_labels(given: Labels, classes: int) -> tuple[str, ...]:
     if len(labels) != classes:
         raise WeightsError(f"{where}: {len(labels)} labels for a model of {classes} classes")
     return labels
+
+
+def matching(stored: Sequence[str], wanted: Iterable[str]) -> tuple[int | None, ...]:
+    """The number that each wanted class has among the stored ones; None where it is new.
+
+    Names are the same but for case, spaces, hyphens and underscores; ImageNet's classes are also
+    known by their WordNet ids. A name that two stored classes share tells neither.
+    """
+    numbers: dict[str, int | None] = {}
+    sets = [stored, imagenet.wordnet_ids()] if tuple(stored) == imagenet.labels() else [stored]
+    for names in sets:
+        for number, name in enumerate(map(_plain, names)):
+            numbers[name] = None if name in numbers else number
+    return tuple(numbers.get(_plain(name)) for name in wanted)
+
+
+def _plain(name: str) -> str:
+    return " ".join(re.split(r"[\s_-]+", name.casefold())).strip()
 
 
 def _from_file(path: Path) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ from vitlab.models.config import Size, ViTConfig, pair
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.resize import ResizeMethod
 from vitlab.preprocessing import Preprocessing
-from vitlab.weights.adapt import adapt, adapt_preprocessing, adapted_config
+from vitlab.weights.adapt import adapt, adapt_preprocessing, adapted_config, known_rows
 from vitlab.weights.beside import Beside, read_beside, read_note, read_ours
 from vitlab.weights.container import CONFIG_KEY, NOTE_KEY, TensorFile, naming
 from vitlab.weights.fetch import require
 from vitlab.weights.files import open_weights
 from vitlab.weights.formats import recognise
 from vitlab.weights.known import known_preparation, prepared
-from vitlab.weights.labels import Labels, known_labels, read_labels
+from vitlab.weights.labels import Labels, known_labels, matching, read_labels
 from vitlab.weights.layout import Inferred, Layout
 from vitlab.weights.native import meta_model, our_shapes
 from vitlab.weights.positions import Resolved
@@ -42,6 +42,7 @@ def load_weights(
     labels: Labels | None = None,
     resize: str = "auto",
     stored_image_size: Size | None = None,
+    keep_classes: Sequence[str] | None = None,
     **changes: Any,
 ) -> VisionTransformer:
     """The model of a weight file, a folder or a fetched checkpoint, in float32 and eval mode.
@@ -49,7 +50,11 @@ def load_weights(
     `changes` are fields of `ViTConfig`: adaptations (`image_size classes channels head`), what the
     tensors leave open (`heads norm_eps gelu pool`), and what they never decide (`dropout` and
     others). `resize="auto"` is the original's zoom for Google's files, else antialiased bicubic.
+    `keep_classes` names the classes of a new head: those that the weights know by name keep what
+    was learned of them, the others start at zero.
     """
+    if keep_classes is not None:
+        changes = {**changes, "classes": len(keep_classes)}
     check_keywords(changes)
     _check_resize(resize)
     checkpoint = named(path)
@@ -61,7 +66,9 @@ def load_weights(
             beside = _known_config(file, checkpoint)
             if preprocessing is not None:
                 beside = replace(beside, preprocessing=preprocessing)
-            return _load(file, format, beside, labels, resize, stored_image_size, changes)
+            return _load(
+                file, format, beside, labels, resize, stored_image_size, keep_classes, changes
+            )
     finally:
         file.close()
 
@@ -78,6 +85,7 @@ def _load(
     labels: Labels | None,
     resize: str,
     stored_image_size: Size | None,
+    keep_classes: Sequence[str] | None,
     changes: Mapping[str, Any],
 ) -> VisionTransformer:
     layout = recognise(file.shapes, format)
@@ -91,14 +99,23 @@ def _load(
 
     model = meta_model(target)
     _check_same_tensors(expected_ours, model)
+    beside = _by_name(file, layout, stored.config, beside)
+    rows = None if keep_classes is None else _known(keep_classes, beside, stored.config, target)
     state: dict[str, Tensor] = {}
     for name, tensor in converted(rules, file.read):
-        kept = adapt(name, _float32(tensor), stored.config, target, method)
+        if rows is not None and name.startswith("head."):
+            kept: Tensor | None = known_rows(_float32(tensor), rows)
+        else:
+            kept = adapt(name, _float32(tensor), stored.config, target, method)
         if kept is not None:
             state[name] = kept.contiguous()
         del tensor, kept
     _assign(model, state)
-    model.source = _source(file, layout, inferred, stored, beside, labels, model)
+    source = _source(file, layout, inferred, stored, beside, labels, model)
+    if keep_classes is not None and rows is not None:
+        pairs = zip(keep_classes, rows, strict=True)
+        source = replace(source, known_classes=tuple(n for n, row in pairs if row is not None))
+    model.source = source
     return model.eval()
 
 
@@ -195,7 +212,6 @@ def _source(
     model: VisionTransformer,
 ) -> WeightSource:
     config, size = model.config, pair(model.config.image_size)
-    beside = _by_name(file, layout, stored.config, beside)
     same_head = config.classes == stored.config.classes
     return WeightSource(
         format=layout.name,
@@ -233,6 +249,17 @@ def _labels(
     if beside.labels and len(beside.labels) == classes:
         return beside.labels
     return known_labels(beside.dataset, classes) if stored_classes == classes else None
+
+
+def _known(
+    classes: Sequence[str], beside: Beside, stored: ViTConfig, target: ViTConfig
+) -> tuple[int | None, ...]:
+    """Where the stored head has each of these classes, if the new one reads what it read."""
+    labels = _labels(None, beside, stored.classes, stored.classes)
+    same_input = stored.head == target.head and stored.representation == target.representation
+    if labels is None or not same_input or beside.task != "single-label":
+        return (None,) * len(classes)
+    return matching(labels, classes)
 
 
 def _is_zero(model: VisionTransformer) -> bool:

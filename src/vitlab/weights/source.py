@@ -20,6 +20,8 @@ class WeightSource:
     name: str | None = None
     """What the table of published checkpoints calls these weights."""
     licence: str | None = None
+    known_classes: tuple[str, ...] = ()
+    """Classes of a new head that keep what the weights know of them."""
     zero_head: bool = False
     """Every number of the head is zero: it has not been trained."""
     assumed: tuple[str, ...] = ()
