@@ -85,16 +85,15 @@ def test_classes_that_the_weights_know_are_kept(folder: Path, tmp_path: Path) ->
     (folder / "val" / "circle").rename(folder / "val" / "Red")
     notes: list[str] = []
     watch = Watcher(note=notes.append)
-    changes = {"optimizer.lr": 1e-9, "ema": 0.0}
+    changes: dict[str, Any] = {"optimizer.lr": 1e-9, "ema": 0.0}
     run = tune(path, folder, tmp_path / "run", changes=changes, watcher=watch)
     assert "1 of 2 classes are known to the weights by name (Red): kept" in notes
     before, after = load_weights(path).head, load(run.folder).model.head
     assert before is not None
     red = before.weight[2]  # of blue, green, red
     torch.testing.assert_close(after.weight, torch.stack([red, 0 * red]), atol=1e-6, rtol=0)
-    paper = tune(
-        path, folder, tmp_path / "paper", paper=True, changes={"batch_size": 32, **changes}
-    )
+    changes["batch_size"] = 32
+    paper = tune(path, folder, tmp_path / "paper", paper=True, changes=changes)
     assert load(paper.folder).model.head.weight.abs().max() < 1e-6
 
 
