@@ -15,8 +15,13 @@ def test_noise_is_the_deviation_over_draws_of_images() -> None:
     recalls = torch.stack([right[:, labels == k].double().mean(dim=1) for k in range(3)])
     for balanced, found in ((False, right.double().mean(dim=1)), (True, recalls.mean(dim=0))):
         told = accuracy_noise(labels, balanced=balanced)(0.8)
-        assert told == pytest.approx(found.std().item(), rel=0.03)
+        assert told == pytest.approx(found.std().item(), rel=0.05)
 
 
-def test_a_perfect_model_leaves_nothing_to_chance() -> None:
-    assert accuracy_noise(torch.tensor([0, 1, 1]), balanced=False)(1.0) == 0.0
+def test_a_perfect_score_on_few_images_may_be_chance() -> None:
+    few, many = (
+        accuracy_noise(torch.zeros(images, dtype=torch.long), balanced=False)(1.0)
+        for images in (10, 1000)
+    )
+    assert 0.05 < few < 0.1
+    assert 0 < many < 0.002

@@ -59,7 +59,13 @@ def accuracy_noise(labels: Tensor, *, balanced: bool) -> Callable[[float], float
     """The standard error of an accuracy on images with these labels, or of a mean recall."""
     counts = labels.unique(return_counts=True)[1].double()
     images = len(counts) ** 2 / (1 / counts).sum().item() if balanced else len(labels)
-    return lambda accuracy: math.sqrt(accuracy * (1 - accuracy) / images)
+
+    def error(accuracy: float) -> float:
+        # Laplace's rule: all of a few images right does not mean that all ever will be.
+        expected = (accuracy * images + 1) / (images + 2)
+        return math.sqrt(expected * (1 - expected) / images)
+
+    return error
 
 
 def _classes(labels: Tensor, classes: int, config: TrainConfig, weights: Tensor | None) -> Aim:
