@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitlab.cli.judged import lines, print_details
+from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import Json
 from vitlab.cli.output import print_json, print_pairs
 
@@ -67,6 +68,7 @@ def evaluate(
     print_pairs(_lines(found))
     print()
     print_details(found.evaluation)
+    print_left_out(found.broken)
     if output is not None:
         print(f"\nreport: {output}")
 
@@ -108,6 +110,8 @@ def _lines(found: "Evaluated") -> list[tuple[str, str]]:
         ("images", f"{evaluation.images:,} ({found.split} of {found.source.name})"),
         *lines(evaluation),
     ]
+    if found.split == "test" and found.source.unjudged is not None:
+        shown.append(("not judged", found.source.unjudged))
     if found.broken:
         shown.append(("not readable", f"{len(found.broken):,} (not counted)"))
     return shown

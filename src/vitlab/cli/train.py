@@ -85,7 +85,10 @@ def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
 
     with live_view(sys.stderr if json else sys.stdout) as view:
         watcher = Watcher(
-            begin=lambda plan, files: view.begin(plan), metric=view.metric, note=view.note
+            begin=lambda plan, files: view.begin(plan),
+            metric=view.metric,
+            files=view.files,
+            note=view.note,
         )
         try:
             run = job(watcher)

@@ -79,6 +79,12 @@ class FileSet:
 ImageSet = ArraySet | FileSet
 
 
+def one_of(broken: Mapping[Path, str]) -> str:
+    """The first of some files that cannot be read, in words."""
+    path, reason = next(iter(broken.items()))
+    return f"one is {path}: {reason}"
+
+
 def task_of(labels: Labels) -> Task:
     """What is to be told of an image with such labels."""
     if labels.dtype == torch.int64:

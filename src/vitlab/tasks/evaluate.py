@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -11,14 +12,15 @@ from torch import Tensor
 
 from vitlab import imagenet
 from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.images import FileSet, ImageSet, Survey
+from vitlab.data.images import FileSet, ImageSet, Survey, one_of
 from vitlab.data.loader import batches_for_evaluation
 from vitlab.data.split import hold_out
-from vitlab.data.survey import recalling
+from vitlab.data.survey import looking, recalling
 from vitlab.errors import DataError, InputError, UnknownName, WeightsError
 from vitlab.evaluate.calibration import Temperature, fit_temperature
 from vitlab.evaluate.classify import Batches, Outcome, collect
 from vitlab.inference.classifier import Classifier, load
+from vitlab.tasks.job_data import unjudged
 from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.judge import JUDGES
 from vitlab.tasks.report import Judged, Report, describe_data, describe_model
@@ -74,14 +76,14 @@ def evaluate(
     classifier = load(model)
     # Of a run's own files the same ones are held out as then, or none are judged.
     known = _survey_of(Path(model), data)
-    with recalling(known):
+    with recalling(known), looking(watch):
         source = open_data(data, download=download, channels=_channels(classifier))
     _check_task(classifier, source, temperature)
     numbers, labels = match_classes(classifier, source)
     job = _Job(
         classifier=classifier, numbers=numbers, tta=tta, batch_size=batch_size, workers=workers
     )
-    with recalling(known):
+    with recalling(known), looking(watch):
         images = _open(source, split, Path(model))
         held_out = _open(source, "validation", Path(model)) if temperature else None
     outcome, broken = job.collect(images, watch)
@@ -111,6 +113,7 @@ def report_of(found: Evaluated, command: str | None = None) -> Report:
         data=describe_data(found.source, {found.split: len(found.data)}),
         broken=found.broken,
         command=command,
+        notes=unjudged(found.source, found.split),
     )
 
 
@@ -156,6 +159,10 @@ class _Job:
         self.classifier.source.require_head()
         broken = dict(_left_out(data))
         answers = self._batches(data, broken, watch)
+        first = next(answers, None)
+        if first is None and broken:
+            raise DataError(f"none of {len(data)} images can be read; {one_of(broken)}")
+        answers = chain([] if first is None else [first], answers)
         outcome = collect(self.classifier.model, answers, tta=self.tta)
         return outcome, {str(path): reason for path, reason in broken.items()}
 

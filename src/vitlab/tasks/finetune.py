@@ -9,6 +9,7 @@ from typing import Any
 
 from vitlab.config import override, to_dict
 from vitlab.data.datasets import DataSource
+from vitlab.data.survey import looking
 from vitlab.errors import ConfigError
 from vitlab.models.config import Size
 from vitlab.models.vit import VisionTransformer
@@ -73,7 +74,8 @@ def finetune(
         "teacher": None if teacher is None else absolute(teacher),
     }
     _check(options, wanted)
-    data, source = open_new(data, download=download, changes=wanted)
+    with looking(watcher.files):
+        data, source = open_new(data, download=download, changes=wanted)
     auto, given = take_auto(wanted)
     of_run, of_model = split_changes(given)
     weights = absolute(start)
@@ -97,9 +99,10 @@ def finetune(
         licence=model.source.licence,
         start=begin,
     )
+    with looking(watcher.files):
+        job = Job.prepare(plan, folder, source, watcher=watcher, auto=auto)
     for note in (*source.notes, *reasons):
         watcher.note(note)
-    job = Job.prepare(plan, folder, source, watcher=watcher, auto=auto)
     with working_in(folder):
         if find_rate:
             job, watcher = _with_found_rate(job, watcher)
