@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from vitlab.train.log import Metric
 
 WATCHED = {
-    "accuracy": "accuracy {:.1%}",
-    "balanced": "balanced {:.1%}",
-    "map": "mAP {:.1%}",
-    "r2": "R2 {:.3f}",
+    "accuracy": "held-out accuracy {:.1%}",
+    "balanced": "held-out balanced accuracy {:.1%}",
+    "map": "held-out mAP {:.1%}",
+    "r2": "held-out R2 {:.3f}",
 }
 """What is said of the held-out images."""
 PLAIN_EVERY = 10.0

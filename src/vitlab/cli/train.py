@@ -1,5 +1,6 @@
 """`vitlab train`: a recipe, data, and a folder for what comes of it."""
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -100,6 +101,7 @@ def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
     else:
         print(f"{run.split} {headline(run.evaluation)}")
         print(f"model:  {run.bundle}\nreport: {run.report}")
+        print(f"next:   {shlex.join(['vitlab', 'predict', str(out)])} IMAGE|FOLDER")
 
 
 def gather_changes(
