@@ -241,7 +241,9 @@ def _jpeg() -> bytes:
 def test_unreadable_files_are_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.jpg"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"a\.jpg: (not a readable|an empty file|not an image)") as error:
+    with pytest.raises(
+        InputError, match=r"a\.jpg: (not a readable|an empty file|not an image)"
+    ) as error:
         IMAGENET.apply(path)
     assert "\n" not in str(error.value)
 

@@ -7,7 +7,7 @@ import typer
 
 from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import Json
-from vitlab.cli.output import print_json, print_pairs
+from vitlab.cli.output import human, print_json, print_pairs
 from vitlab.cli.steps import steps
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _lines(found: "Extracted") -> list[tuple[str, str]]:
     lines = [
         ("images", f"{found.images:,} ({found.labelled:,} with a label)"),
         ("features", f"{info.kind} of {layer}, {size} an image"),
-        ("file", f"{found.output} ({found.output.stat().st_size / 1e6:,.1f} MB)"),
+        ("file", f"{found.output} ({human(found.output.stat().st_size)}B)"),
     ]
     if found.broken:
         lines.insert(1, ("not readable", f"{len(found.broken):,} (left out)"))

@@ -34,10 +34,18 @@ class DataSource:
     task: Task = "single-label"
     white: float | None = None
     """What becomes the brightest of 8 bits, of files with more; None: the largest of 16 bits."""
+    divided: bool = False
+    """Whether we took the test images from all images, as nobody else had."""
     unjudged: str | None = None
     """Which classes have no test images, in words; None: all have."""
     notes: tuple[str, ...] = ()
     """What was decided by looking at the data, for the user to know."""
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The notes, with where the test images of a run come from."""
+        taken = f"A fifth of {self.name} is kept for testing, since it has no test images apart"
+        return (*self.notes, taken) if self.divided else self.notes
 
 
 def without_images(where: object, labels: Sequence[str]) -> str | None:

@@ -77,7 +77,8 @@ def _open_classes(root: Path, channels: int | None) -> DataSource:
                 f"{TRAIN} and {TEST[0]} in it"
             ) from error
 
-    return _source(root, classes, lambda: split()[0], lambda: split()[1], channels)
+    source = _source(root, classes, lambda: split()[0], lambda: split()[1], channels)
+    return replace(source, divided=True)
 
 
 def _source(

@@ -79,6 +79,16 @@ class FileSet:
 ImageSet = ArraySet | FileSet
 
 
+def joined(first: ImageSet, second: ImageSet) -> ImageSet:
+    """The images of two sets of a kind, one after the other."""
+    labels = torch.cat([first.labels, second.labels])
+    if isinstance(first, ArraySet) and isinstance(second, ArraySet):
+        return ArraySet(images=torch.cat([first.images, second.images]), labels=labels)
+    assert isinstance(first, FileSet)
+    assert isinstance(second, FileSet)
+    return replace(first, paths=first.paths + second.paths, labels=labels)
+
+
 def one_of(broken: Mapping[Path, str]) -> str:
     """The first of some files that cannot be read, in words."""
     path, reason = next(iter(broken.items()))

@@ -55,6 +55,7 @@ def open_table(root: Path, *, channels: int | None = None) -> DataSource:
         std=seen.std,
         task=targets.task,
         white=seen.white,
+        divided=judged is None,
         unjudged=None if test is None or judged is None else _unjudged(test, judged, targets),
         notes=(*notes, *([seen.note] if seen.note else [])),
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitlab import imagenet
 from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.images import FileSet, ImageSet, Survey, one_of
+from vitlab.data.images import FileSet, ImageSet, Survey, joined, one_of
 from vitlab.data.loader import batches_for_evaluation
 from vitlab.data.split import hold_out
 from vitlab.data.survey import looking, recalling
@@ -27,7 +27,7 @@ from vitlab.tasks.report import Judged, Report, describe_data, describe_model
 from vitlab.tasks.run_folder import read_plan, read_survey
 from vitlab.train.config import TrainConfig
 
-Split = Literal["test", "train", "validation"]
+Split = Literal["test", "train", "validation", "all"]
 METRICS = "metrics.jsonl"
 """What makes a folder a run."""
 Watch = Callable[[int, int], None]
@@ -63,6 +63,7 @@ def evaluate(
 ) -> Evaluated:
     """How good a model is on the images of a split; `validation` is held out from `train`.
 
+    `all` is for data that the model never saw; of its own it tells nothing.
     With `temperature`, one is fitted on the validation images, never on those that are judged.
     `workers` are processes that decode files; 0: this one does.
     """
@@ -216,6 +217,9 @@ def _check_task(classifier: Classifier, source: DataSource, temperature: bool) -
 def _open(source: DataSource, split: str, model: Path) -> ImageSet:
     if split == "train":
         return source.open_train()
+    if split == "all":
+        train = source.open_train()
+        return train if source.open_test is None else joined(train, source.open_test())
     if split == "validation":
         share, seed = _held_out(model)
         return hold_out(source.open_train(), share=share, seed=seed)[1]

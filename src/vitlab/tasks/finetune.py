@@ -101,7 +101,7 @@ def finetune(
     )
     with looking(watcher.files):
         job = Job.prepare(plan, folder, source, watcher=watcher, auto=auto)
-    for note in (*source.notes, *reasons):
+    for note in (*source.told, *reasons):
         watcher.note(note)
     with working_in(folder):
         if find_rate:

@@ -176,7 +176,7 @@ class Trained:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        notes = [f"{note}." for note in self.source.notes]
+        notes = [f"{note}." for note in self.source.told]
         notes += unjudged(self.source, "test")
         notes.append(f"The {'averaged' if self.weights == 'ema' else 'trained'} weights were kept.")
         if self.state.best_step:

@@ -63,7 +63,7 @@ def train(
         job = Job.prepare(
             plan, folder, source, known=known, watcher=watcher, auto=auto and not resume
         )
-    for note in source.notes:
+    for note in source.told:
         watcher.note(note)
     with working_in(folder):
         return job.run(watcher)
