@@ -79,9 +79,9 @@ def with_one(name: str) -> Prepare:
     return lambda folder: (folder / "train" / "red" / name).write_bytes(FILES[name][0])
 
 
-def nothing_but(name: str) -> Prepare:
+def nothing_but(name: str, split: str) -> Prepare:
     def replace(folder: Path) -> None:
-        for path in [*folder.rglob("*.png")]:
+        for path in [*folder.glob(f"{split}/*/*.png")]:
             path.unlink()
             (path.parent / name).write_bytes(FILES[name][0])
 
@@ -150,14 +150,16 @@ def cases() -> Iterator[Any]:
         ):
             yield case(with_one(name), arguments, told, name)
         yield case(with_one(name), ("predict", MODEL, WRONG), told, name, "in folder", code=3)
-        for arguments in (*USES, ("features", MODEL, WRONG, "--output", "out.npz")):
-            looked_for = name != "paper.pdf"
-            message = reason if looked_for else "holds no image files; valid endings: .bmp"
-            if arguments[0] == "features" and not looked_for:
-                message = "wrong: no images; valid endings: .bmp"
-            yield case(nothing_but(name), arguments, message, "nothing but", name)
+        looked_for = name != "paper.pdf"
+        message = reason if looked_for else "holds no image files; valid endings: .bmp"
+        for split, uses in {"train": (TRAIN, FINETUNE, FEWSHOT), "val": (TRAIN, EVALUATE)}.items():
+            for arguments in uses:
+                yield case(nothing_but(name, split), arguments, message, split, "of", name)
+        arguments = ("features", MODEL, WRONG, "--output", "out.npz")
+        message = reason if looked_for else f"{WRONG}: no images; valid endings: .bmp"
+        yield case(nothing_but(name, "*"), arguments, message, "all of", name)
         finding = "(a PDF document" if name == "paper.jpg" else name
-        yield case(nothing_but(name), CHECK, finding, "nothing but", name, code=1)
+        yield case(nothing_but(name, "train"), CHECK, finding, "train of", name, code=1)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from vitlab.data.images import FileSet, ImageSet
 from vitlab.data.look import look, spread
 from vitlab.data.split import hold_out
 from vitlab.data.survey import surveyed
+from vitlab.data.thumbnails import check_readable
 from vitlab.data.walk import DOUBTFUL, ENDINGS, SUFFIXES
 from vitlab.errors import DataError, suggest
 
@@ -51,6 +52,7 @@ def _open_splits(root: Path, channels: int | None) -> DataSource:
     if test is not None:
         _check_classes(test, class_folders(test, least=1), train)
         _check_filled(test)
+        check_readable(test, _some_files(class_folders(test, least=1)))
         unjudged = without_images(test, sorted(set(train) - subfolders(test)))
 
     def open_test() -> FileSet:

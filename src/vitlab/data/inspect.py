@@ -82,7 +82,9 @@ def inspect_file(path: Path) -> Inspected:
             check_single(image)
             return _facts(image)
     except Exception as error:  # decoders of damaged files raise nearly anything
-        return BrokenFile(_problem(error), reason_of(error, str(path)))
+        # What is valid instead, the finding says for all of its files.
+        found = reason_of(error, str(path)).partition("; valid: ")[0]
+        return BrokenFile(_problem(error), found)
 
 
 def is_image(path: Path) -> bool:

@@ -16,6 +16,7 @@ from vitlab.data.images import FileSet, ImageSet
 from vitlab.data.look import look
 from vitlab.data.split import hold_out
 from vitlab.data.targets import Targets, choose_targets
+from vitlab.data.thumbnails import check_readable
 from vitlab.errors import DataError, suggest
 
 ENDINGS = (".csv", ".tsv")
@@ -41,6 +42,8 @@ def open_table(root: Path, *, channels: int | None = None) -> DataSource:
     targets = choose_targets(table, known=(PATH, SPLIT))
     train = _read(table, targets)
     judged = None if test is None else _read(test, targets)
+    if test is not None and judged is not None:
+        check_readable(test.file, judged.paths)
     open_train, open_test = _held_out(train) if judged is None else _apart(train, judged)
     seen = look(train.paths, lambda: _paths(open_train()), channels=channels)
     notes = [f"{table.file.name}: {targets.told}, {len(train):,} images"]

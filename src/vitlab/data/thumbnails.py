@@ -19,7 +19,8 @@ from torch import Tensor
 from vitlab.bands import is_array, is_tiff
 from vitlab.checksum import file_digest
 from vitlab.data.decode import UPRIGHT, check_regular, plain, reason_of
-from vitlab.data.look import own_white, shown
+from vitlab.data.look import own_white, shown, spread
+from vitlab.errors import DataError
 from vitlab.image_file import check_pixels, check_single, open_image
 from vitlab.preprocessing import ORIENTATION, read_bands
 
@@ -32,6 +33,8 @@ CHUNK = 4096
 
 FILES = 256
 """Files under way at a time, so that an interrupt is heard and progress is told."""
+TRIED = 10
+"""Files that tell whether any of a set can be read."""
 
 Thumbnails = NDArray[np.uint8]
 Watch = Callable[[int, int], None]
@@ -119,6 +122,15 @@ def file_thumbnails(
     reasons = {i: reason for i, reason in enumerate(found) if isinstance(reason, str)}
     small = [thumbnail for thumbnail in found if not isinstance(thumbnail, str)]
     return np.array(small, np.uint8).reshape(-1, SIDE, SIDE), reasons
+
+
+def check_readable(where: object, paths: Sequence[Path]) -> None:
+    """Refuse a set if none of some of its files can be read: sooner than when they are needed."""
+    some = spread(paths, TRIED)
+    _, reasons = file_thumbnails(some)
+    if some and len(reasons) == len(some):
+        found = f"none of {len(some)} images looked at in {where} can be read"
+        raise DataError(f"{found}; one is {some[0]}: {reasons[0]}")
 
 
 def _thumbnail(path: Path) -> Thumbnails | str:

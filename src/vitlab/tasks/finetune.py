@@ -80,7 +80,8 @@ def finetune(
     of_run, of_model = split_changes(given)
     weights = absolute(start)
     model = open_weights_for(weights, source, image_size=image_size, changes=of_model)
-    config, reasons = _settings(model, source, options, of_run)
+    with looking(watcher.files):
+        config, reasons = _settings(model, source, options, of_run)
     begin = Start(
         weights=weights,
         preprocessing=_preprocessing(model, source),
