@@ -125,10 +125,10 @@ def test_a_smaller_version_in_a_tiff_is_no_other_picture(tmp_path: Path) -> None
     path, small = tmp_path / "map.tif", picture(0).reduce(2)
     tags = TiffImagePlugin.ImageFileDirectory_v2()
     tags[254] = 1
-    small.encoderinfo = {"tiffinfo": tags}  # type: ignore[attr-defined]
+    small.encoderinfo = {"tiffinfo": tags}
     picture(0).save(path, save_all=True, append_images=[small])
     with Image.open(path) as image:
-        assert image.n_frames == 2  # type: ignore[attr-defined]
+        assert image.n_frames == 2
     np.testing.assert_array_equal(PREPARED.apply(path), PREPARED.apply(picture(0)))
 
 

@@ -5,7 +5,6 @@ import io
 import pytest
 from rich.console import Console
 
-from vitlab.cli import live
 from vitlab.cli.live import LiveView
 from vitlab.train.log import Metric
 
@@ -14,7 +13,7 @@ from vitlab.train.log import Metric
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A time that stands still until somebody moves it."""
     now = [1000.0]
-    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("vitlab.cli.live.time.monotonic", lambda: now[0])
     return now
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -159,12 +159,11 @@ class _Job:
     def collect(self, data: ImageSet, watch: Watch | None) -> tuple[Outcome, dict[str, str]]:
         self.classifier.source.require_head()
         broken = dict(_left_out(data))
-        answers = self._batches(data, broken, watch)
-        first = next(answers, None)
-        if first is None and broken:
+        answers = iter(self._batches(data, broken, watch))
+        first = list(islice(answers, 1))
+        if not first and broken:
             raise DataError(f"none of {len(data)} images can be read; {one_of(broken)}")
-        answers = chain([] if first is None else [first], answers)
-        outcome = collect(self.classifier.model, answers, tta=self.tta)
+        outcome = collect(self.classifier.model, chain(first, answers), tta=self.tta)
         return outcome, {str(path): reason for path, reason in broken.items()}
 
     def fit(self, held_out: ImageSet) -> Temperature:
