@@ -241,7 +241,9 @@ def _jpeg() -> bytes:
 def test_unreadable_files_are_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.jpg"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"a\.jpg: not a readable image \(") as error:
+    with pytest.raises(
+        InputError, match=r"a\.jpg: (not a readable|an empty file|not an image)"
+    ) as error:
         IMAGENET.apply(path)
     assert "\n" not in str(error.value)
 
@@ -256,8 +258,8 @@ def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("width", "message"),
     [
-        (62, r"a\.png: 1 x 62 pixels .*valid: 2 to 61"),
-        (124, r"a\.png: 124 pixels; valid: 2 to 61"),
+        (62, r"a\.png: 1 x 62 pixels; valid: at most 61"),
+        (124, r"a\.png: 124 pixels; valid: at most 61"),
     ],
 )
 def test_huge_images_are_refused_before_they_are_decoded(

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, TiffImagePlugin
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
-from vitlab.errors import InputError, TooLarge
-from vitlab.image_file import pixel_limit, valid_pixels
+from vitlab.errors import InputError, SeveralPictures, TooLarge
+from vitlab.image_file import OPENING, describe_bytes, is_part, pixel_limit, several, too_many
 
 Pixels = NDArray[Any]
 ARRAYS = frozenset({".npy"})
@@ -73,26 +73,40 @@ def tiff_bands(path: str | os.PathLike[str]) -> Bands:
 
 
 def read_tiff(path: str | os.PathLike[str]) -> Pixels:
-    """The pixels [H, W, C] of the first page, in the file's own type."""
+    """The pixels [H, W, C] of a TIFF of one page, in the file's own type."""
     name = os.fspath(path)
     with open(path, "rb") as file:
         tags = _tags(file)
+        _check_one_page(file, tags)
         dtype = _dtype(tags, name)
         planes = int(tags.get(SAMPLES, 1)) if tags.get(PLANAR, 1) == 2 else 1
         pixels = [_plane(file, tags, plane, planes, dtype, name) for plane in range(planes)]
     return np.concatenate(pixels, axis=2)
 
 
-def _tags(file: Any) -> Any:
+def _tags(file: Any, page: int | None = None) -> Any:
+    """The tags of the first page, or of the one at this place in the file."""
+    file.seek(0)
     header = file.read(8)
     if header[2:3] == b"\x2b" or header[3:4] == b"\x2b":
         header += file.read(8)
     if header[:2] not in (b"II", b"MM"):
-        raise InputError("not a TIFF")
+        file.seek(0)
+        raise UnidentifiedImageError(describe_bytes(file.read(OPENING)))
     tags = TiffImagePlugin.ImageFileDirectory_v2(header)
-    file.seek(tags.next)
+    file.seek(page or tags.next)
     tags.load(file)
     return tags
+
+
+def _check_one_page(file: Any, tags: Any) -> None:
+    """Smaller versions and masks of a page, as maps have them, are no pages of their own."""
+    seen = set()
+    while tags.next and tags.next not in seen:
+        seen.add(tags.next)
+        tags = _tags(file, tags.next)
+        if not is_part(tags):
+            raise SeveralPictures(several("TIFF"))
 
 
 def _bits(tags: Any) -> tuple[int, ...]:
@@ -117,7 +131,8 @@ def _plane(
     width, height = int(tags[WIDTH]), int(tags[HEIGHT])
     limit = pixel_limit()
     if limit is not None and width * height * samples > limit:
-        raise TooLarge(f"{name}: {height} x {width} pixels of {samples} bands; {valid_pixels()}")
+        found = f"{height} x {width} x {samples}"
+        raise TooLarge(f"{name}: {too_many(width * height * samples, found)}")
     tiled = TILES in tags
     cell = (
         (int(tags[TILE_HEIGHT]), int(tags[TILE_WIDTH]))

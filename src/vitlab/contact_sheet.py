@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from PIL import Image, ImageDraw, ImageFont
 
-from vitlab.errors import FileError, InputError
+from vitlab.errors import FileError, InputError, SeveralPictures
 from vitlab.files import replacing
-from vitlab.preprocessing import read_bands
+from vitlab.image_file import open_image
+from vitlab.preprocessing import UNREADABLE, read_bands
 
 Mark = Literal["none", "good", "bad", "warn"]
 Box = tuple[int, int, int, int]
@@ -85,12 +86,21 @@ def check_name(path: Path) -> None:
 def _card(tile: Tile) -> _Card:
     lines = [_shorten(line, _font(12), SIDE) for line in _clean(tile.caption).split("\n")]
     try:
-        picture = _fit(read_bands(tile.image, 3)[0])
+        picture = _fit(_shown(tile.image))
     except InputError as error:
-        picture = _blank(str(error))
+        picture = _blank(str(error).removeprefix(f"{tile.image}: "))
     return _Card(
         picture=picture, lines=lines[:CAPTION_LINES], mark=tile.mark, group=_clean(tile.group)
     )
+
+
+def _shown(image: Image.Image | Path) -> Image.Image:
+    """The image in colours; of several pictures in a file the first."""
+    try:
+        return read_bands(image, 3)[0]
+    except SeveralPictures:
+        with open_image(cast(Path, image)) as first:
+            return read_bands(first, 3)[0]
 
 
 def _fit(image: Image.Image) -> Image.Image:
@@ -111,7 +121,9 @@ def _fit(image: Image.Image) -> Image.Image:
 def _blank(error: str) -> Image.Image:
     """A frame for what cannot be shown."""
     square = Image.new("RGB", (SIDE, SIDE), EMPTY)
-    reason = error.rpartition(": ")[2].removeprefix("not a readable image (").removesuffix(")")
+    reason = error.partition("; valid: ")[0]
+    if reason.startswith(UNREADABLE):
+        reason = reason[len(UNREADABLE) : -1]
     lines = ["cannot be shown", *_wrap(reason, _font(11), SIDE - 4 * PAD, lines=5)]
     top = (SIDE - len(lines) * 15 * SCALE) // 2
     for number, line in enumerate(lines):

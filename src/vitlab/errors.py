@@ -27,6 +27,10 @@ class TooLarge(InputError):
     """An image of more pixels than may be decoded."""
 
 
+class SeveralPictures(InputError):
+    """A file of several frames or pages: nothing says which of them is meant."""
+
+
 class FileError(VitlabError):
     """A file that cannot be written."""
 

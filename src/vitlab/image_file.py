@@ -1,17 +1,18 @@
-"""Opening an image file: how large it may be, what it is when it is no image, which frame counts.
+"""Opening an image file: how large it may be, what it is when it is no image, that it is one.
 
 The limit on pixels keeps a small file from filling the memory. It is Pillow's, and the environment
 variable VITLAB_MAX_PIXELS sets another one, in every process that reads images.
 """
 
-import logging
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
-from vitlab.errors import ConfigError, InputError, TooLarge
+from vitlab.errors import ConfigError, InputError, SeveralPictures, TooLarge
 
 VARIABLE = "VITLAB_MAX_PIXELS"
 LEAST = 2
@@ -29,9 +30,18 @@ OPENINGS = {
 OPENING = 64
 """Bytes that are looked at."""
 HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
-
-log = logging.getLogger(__name__)
-_noted: list[str] = []
+VALID = "valid: JPEG, PNG, WebP, TIFF, GIF, BMP and others"
+SEVERAL = {
+    "AVIF": "animated",
+    "GIF": "animated",
+    "PNG": "animated",
+    "TIFF": "several pages",
+    "WEBP": "animated",
+}
+"""Formats in which more than one frame leaves open which is meant; in MPO, cameras' JPEG, the
+first is the photograph."""
+SUBFILE, REDUCED_OR_MASK = 254, 1 | 4
+"""TIFF's tag of what a page is, and its bits of pages that belong to another one."""
 
 
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
@@ -46,8 +56,7 @@ def open_image(path: str | os.PathLike[str]) -> Image.Image:
     try:
         return Image.open(path)
     except Image.DecompressionBombError as error:
-        pixels = re.search(r"\d+", str(error))
-        raise TooLarge(f"{pixels[0] if pixels else 'too many'} pixels; {valid_pixels()}") from error
+        raise TooLarge(too_many(bomb_pixels(error))) from error
     except UnidentifiedImageError as error:
         raise UnidentifiedImageError(describe(Path(path))) from error
 
@@ -65,16 +74,24 @@ def pixel_limit() -> int | None:
 def check_pixels(what: str, height: int, width: int, *, least: int = LEAST) -> None:
     """Refuse an image that is too large to decode, or too small to show anything."""
     limit, pixels = pixel_limit(), height * width
-    message = f"{what}: {height} x {width} pixels (height, width); {valid_pixels()}"
     if pixels < least:
-        raise InputError(message)
+        raise InputError(f"{what}: {height} x {width} pixels; valid: at least {LEAST} in all")
     if limit is not None and pixels > limit:
-        raise TooLarge(message)
+        raise TooLarge(f"{what}: {too_many(pixels, f'{height} x {width}')}")
 
 
-def valid_pixels() -> str:
-    """How many pixels an image may have, in words."""
-    return f"valid: {LEAST} to {pixel_limit()} in all (the variable {VARIABLE} sets the limit)"
+def too_many(pixels: int | None, found: str = "") -> str:
+    """That an image has more pixels than the limit, and how to raise it."""
+    shown = found or ("too many" if pixels is None else f"{pixels:,}")
+    limit = pixel_limit()
+    most = "fewer" if limit is None else f"at most {limit:,} in all"
+    return f"{shown} pixels; valid: {most} (or raise the limit: {VARIABLE}={pixels or 'N'})"
+
+
+def bomb_pixels(error: Exception) -> int | None:
+    """What Pillow says of the size of an image that it refuses."""
+    found = re.search(r"\((\d+) pixels\)", str(error))
+    return None if found is None else int(found[1])
 
 
 def describe(path: Path) -> str:
@@ -90,26 +107,51 @@ def describe_bytes(content: bytes) -> str:
         return "an empty file"
     if start[4:8] == b"ftyp":
         kind = "a HEIC photograph" if start[8:12] in HEIC else "a video"
-        return f"{kind}, not an image that Pillow reads"
+        return f"{kind}, not an image that can be read; {VALID}"
     text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
     kinds = [
         kind
         for opening, kind in OPENINGS.items()
         if start.startswith(opening) or text.lower().startswith(opening)
     ]
-    return f"{kinds[0]}, not an image" if kinds else "not an image of a known format"
+    found = f"{kinds[0]}, not an image" if kinds else "not an image of a known format"
+    return f"{found}; {VALID}"
+
+
+def check_single(image: Image.Image) -> None:
+    """Refuse a file that was just opened if it leaves open which picture is meant."""
+    kind = image.format or ""
+    if kind in SEVERAL and has_frames(image):
+        raise SeveralPictures(several(kind))
+
+
+def several(kind: str) -> str:
+    """What is said of a file of several pictures."""
+    return f"{SEVERAL[kind]} ({kind}); valid: one picture, such as one frame as PNG"
 
 
 def has_frames(image: Image.Image) -> bool:
-    """Whether a file that was just opened holds more than the picture that is read."""
+    """Whether a file that was just opened holds several pictures; TIFF's previews are none."""
     try:
-        return bool(getattr(image, "is_animated", False))
+        if not getattr(image, "is_animated", False):
+            return False
+        return image.format != "TIFF" or _has_pages(image)
     except Exception:  # later frames may be damaged, and nobody reads them
         return False
 
 
-def note_frames(image: Image.Image, name: str) -> None:
-    """Say, once in each process, that of an animation the first frame is read."""
-    if not _noted and has_frames(image):
-        _noted.append(name)
-        log.warning("%s holds several frames: the first is used, as in all such files", name)
+def _has_pages(image: Image.Image) -> bool:
+    """Whether a TIFF holds a second page that is not a smaller one or the mask of another."""
+    try:
+        for page in range(1, getattr(image, "n_frames", 1)):
+            image.seek(page)
+            if not is_part(getattr(image, "tag_v2", {})):
+                return True
+        return False
+    finally:
+        image.seek(0)
+
+
+def is_part(tags: Mapping[int, Any]) -> bool:
+    """Whether a page of a TIFF is a smaller version or the mask of another, by its tags."""
+    return bool(int(tags.get(SUBFILE, 0)) & REDUCED_OR_MASK)

@@ -13,12 +13,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vitlab.bands import is_array, is_tiff, read_array, read_tiff, tiff_bands
 from vitlab.config import from_dict, to_dict
-from vitlab.errors import ConfigError, InputError, TooLarge, UnknownName
-from vitlab.image_file import check_pixels, note_frames, open_image
+from vitlab.errors import ConfigError, InputError, SeveralPictures, TooLarge, UnknownName
+from vitlab.image_file import check_pixels, check_single, open_image
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Source = Image.Image | NDArray[Any] | str | os.PathLike[str]
@@ -36,6 +36,8 @@ FILTERS = {
 MODES = {1: "L", 3: "RGB"}
 ORIENTATION = 0x0112
 """The EXIF tag that says how the camera was held; 1 is upright."""
+UNREADABLE = "not a readable image ("
+"""What stands before a decoder's own words; a bracket is behind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +153,7 @@ def read_bands(source: Source, channels: int, white: float | None = None) -> lis
         if unusual and is_tiff(name) and tiff_bands(name).channels == channels:
             return _array_bands(read_tiff(name), channels, white, name)
         with _open(name) as image:
-            note_frames(image, name)
+            check_single(image)
             return _image_bands(image, channels, white, name)
 
 
@@ -174,13 +176,17 @@ def _readable(name: str) -> Iterator[None]:
     """Turn whatever goes wrong while decoding into one line."""
     try:
         yield
+    except SeveralPictures as error:
+        raise SeveralPictures(f"{name}: {error}") from error
     except (InputError, ConfigError):
         raise
     except FileNotFoundError:
         raise InputError(f"{name}: no such file") from None
+    except UnidentifiedImageError as error:
+        raise InputError(f"{name}: {error}") from error
     except Exception as error:  # decoders of damaged files raise nearly anything
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{name}: not a readable image ({reason})") from error
+        raise InputError(f"{name}: {UNREADABLE}{reason})") from error
 
 
 def _open(name: str) -> Image.Image:

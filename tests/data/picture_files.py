@@ -52,9 +52,14 @@ def png_of(height: int, width: int, *, bits: int = 8, rows: bytes = b"\0") -> by
 
 
 def write_broken(folder: Path) -> dict[Path, str]:
-    """Files that no one can decode, each with a part of the reason that should be given."""
+    """Files that are refused, each with a part of the reason that should be given."""
     jpeg, png = encoded(picture(0), "JPEG"), encoded(picture(0), "PNG")
+    two: dict[str, object] = {"save_all": True, "append_images": [picture(2)]}
     contents = {
+        "film.gif": (encoded(picture(1), "GIF", **two), "animated (GIF)"),
+        "film.png": (encoded(picture(1), "PNG", **two), "animated (PNG)"),
+        "film.webp": (encoded(picture(1), "WEBP", **two), "animated (WEBP)"),
+        "pages.tif": (encoded(picture(1), "TIFF", **two), "several pages (TIFF)"),
         "truncated.jpg": (jpeg[:-100], "truncated"),
         "head.jpg": (jpeg[:3], "not an image"),
         "tables.jpg": (jpeg[: len(jpeg) // 2], "Truncated"),
@@ -90,14 +95,13 @@ def write_broken(folder: Path) -> dict[Path, str]:
 def write_odd(folder: Path) -> list[Path]:
     """Files that look wrong and can be read all the same."""
     image = picture(1)
-    frames = [picture(2), picture(3)]
     sixteen = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
     transparent = image.convert("RGBA")
     transparent.putalpha(image.convert("L"))
     contents = {
         "really_png.jpg": encoded(image, "PNG"),
         "no_suffix": encoded(image, "JPEG"),
-        "animated.gif": encoded(image, "GIF", save_all=True, append_images=frames),
+        "still.gif": encoded(image, "GIF"),
         "cmyk.jpg": encoded(image.convert("CMYK"), "JPEG"),
         "grey.jpg": encoded(image.convert("L"), "JPEG"),
         "sixteen.png": encoded(sixteen, "PNG"),

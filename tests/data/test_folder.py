@@ -163,12 +163,26 @@ def test_what_cannot_be_trained_on_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_class_that_will_not_be_judged_is_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_classes_without_test_images_are_known(tmp_path: Path) -> None:
     fill(tmp_path, "train/a/1.png", "train/b/2.png", "val/b/3.png")
-    assert open_data(tmp_path).labels == ("a", "b")
-    assert f"{tmp_path / 'val'} has no images of a: they will not be judged" in caplog.text
+    source = open_data(tmp_path)
+    assert source.labels == ("a", "b")
+    assert source.unjudged == f"{tmp_path / 'val'} has no images of a"
+    fill(tmp_path, "val/a/4.png", *(f"train/{i}/5.png" for i in range(7)))
+    told = open_data(tmp_path).unjudged
+    assert told == f"{tmp_path / 'val'} has no images of 0, 1, 2, 3, 4 and 2 more"
+    fill(tmp_path, *(f"val/{i}/6.png" for i in range(7)))
+    assert open_data(tmp_path).unjudged is None
+
+
+def test_pictures_that_are_passed_by_are_told(tmp_path: Path) -> None:
+    fill(tmp_path, "a/1.png", "b/2.png")
+    assert open_data(tmp_path).notes == ()
+    for name in ("a/3.HEIC", "a/deep/4.heic", "b/5.pdf", "b/notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    (note,) = open_data(tmp_path).notes
+    assert note.startswith("Files passed by: 2 .heic, 1 .pdf; valid endings: .bmp")
 
 
 def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:

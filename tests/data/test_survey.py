@@ -9,10 +9,11 @@ import torch
 from data.picture_files import encoded, folder_of, picture, write_broken
 from vitlab.config import from_dict, to_dict
 from vitlab.data import survey as survey_module
+from vitlab.data import thumbnails
 from vitlab.data.decode import Decoder
 from vitlab.data.images import FileSet, Survey
 from vitlab.data.split import hold_out
-from vitlab.data.survey import check_share, known_groups, recalling, surveyed
+from vitlab.data.survey import check_share, known_groups, looking, recalling, surveyed
 from vitlab.errors import DataError, InputError
 from vitlab.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
@@ -36,6 +37,18 @@ def test_reasons_are_those_of_the_decoder(tmp_path: Path) -> None:
         with pytest.raises(InputError) as told:
             decoder.read(os.fspath(path), 0)
         assert reason == str(told.value), path
+
+
+def test_somebody_is_told_how_far_the_look_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thumbnails, "FILES", 4)
+    told: list[tuple[int, int]] = []
+    with looking(lambda done, total: told.append((done, total))):
+        surveyed(folder_of(tmp_path, 9))
+    assert told == [(0, 9), (4, 9), (8, 9), (9, 9)]
+    surveyed(folder_of(tmp_path, 3))
+    assert len(told) == 4
 
 
 def test_copies_of_a_broken_file_are_all_broken(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitlab.cli.judged import lines, print_details
+from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import Json
 from vitlab.cli.output import print_json, print_pairs
 
@@ -20,7 +21,11 @@ def evaluate(
     model: Annotated[str, typer.Argument(help="A run, a bundle or a weight file.")],
     data: Annotated[str, typer.Option(help="A dataset's name, a folder of images, or a CSV.")],
     split: Annotated[
-        str, typer.Option(help="test, train, or validation: what a run holds out from train.")
+        str,
+        typer.Option(
+            help="test, train, validation (what a run holds out from train), or all (of data that "
+            "the model never saw)."
+        ),
     ] = "test",
     tta: Annotated[
         bool, typer.Option("--tta", help="Average over each image and its mirror image.")
@@ -67,6 +72,7 @@ def evaluate(
     print_pairs(_lines(found))
     print()
     print_details(found.evaluation)
+    print_left_out(found.broken)
     if output is not None:
         print(f"\nreport: {output}")
 
@@ -102,12 +108,22 @@ def _facts(found: "Evaluated") -> dict[str, Any]:
     }
 
 
+def _where(found: "Evaluated") -> str:
+    """Which images were judged; of a folder without splits only a part is, unless told."""
+    name = found.source.name
+    if found.split == "test" and found.source.divided:
+        return f"test of {name}, a fifth of it; --split all takes all, if none was learnt from"
+    return f"{found.split} of {name}"
+
+
 def _lines(found: "Evaluated") -> list[tuple[str, str]]:
     evaluation = found.evaluation
     shown = [
-        ("images", f"{evaluation.images:,} ({found.split} of {found.source.name})"),
+        ("images", f"{evaluation.images:,} ({_where(found)})"),
         *lines(evaluation),
     ]
+    if found.split == "test" and found.source.unjudged is not None:
+        shown.append(("not judged", found.source.unjudged))
     if found.broken:
         shown.append(("not readable", f"{len(found.broken):,} (not counted)"))
     return shown

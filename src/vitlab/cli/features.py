@@ -1,20 +1,18 @@
 """`vitlab features`: what images are to a model, in a file."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import Json
-from vitlab.cli.output import print_json, print_pairs
+from vitlab.cli.output import human, print_json, print_pairs
 from vitlab.cli.steps import steps
 
 if TYPE_CHECKING:
     from vitlab.tasks.features import Extracted
 
-SHOWN = 20
-"""Unreadable images that are listed; --json has all."""
 Kind = Annotated[
     str,
     typer.Option(help="pooled (what the head reads), cls (class token) or patches (a grid)."),
@@ -69,8 +67,7 @@ def features(
         print_json(_facts(found))
         return
     print_pairs(_lines(found))
-    for path, reason in list(found.broken.items())[:SHOWN]:
-        print(f"left out: {path}: {reason}", file=sys.stderr)
+    print_left_out(found.broken)
 
 
 def _facts(found: "Extracted") -> dict[str, Any]:
@@ -90,7 +87,7 @@ def _lines(found: "Extracted") -> list[tuple[str, str]]:
     lines = [
         ("images", f"{found.images:,} ({found.labelled:,} with a label)"),
         ("features", f"{info.kind} of {layer}, {size} an image"),
-        ("file", f"{found.output} ({found.output.stat().st_size / 1e6:,.1f} MB)"),
+        ("file", f"{found.output} ({human(found.output.stat().st_size)}B)"),
     ]
     if found.broken:
         lines.insert(1, ("not readable", f"{len(found.broken):,} (left out)"))

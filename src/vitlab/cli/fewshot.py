@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitlab.cli.features import BatchSize, Download, Layer, Workers
+from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import Json
 from vitlab.cli.output import print_json, print_table
 from vitlab.cli.steps import steps
@@ -91,8 +92,7 @@ def _print(found: "FewShot") -> None:
         ("method", *(f"{count} shot{'s' * (count > 1)}" for count in shots)),
         ((method, *(cells[method, count] for count in shots)) for method in methods),
     )
-    if found.broken:
-        print(f"{len(found.broken):,} images cannot be read and were left out; --json has them")
+    print_left_out(found.broken)
 
 
 def _cell(score: "Score") -> str:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from vitlab.train.log import Metric
 
 WATCHED = {
-    "accuracy": "accuracy {:.1%}",
-    "balanced": "balanced {:.1%}",
-    "map": "mAP {:.1%}",
-    "r2": "R2 {:.3f}",
+    "accuracy": "held-out accuracy {:.1%}",
+    "balanced": "held-out balanced accuracy {:.1%}",
+    "map": "held-out mAP {:.1%}",
+    "r2": "held-out R2 {:.3f}",
 }
 """What is said of the held-out images."""
 PLAIN_EVERY = 10.0
@@ -33,11 +33,28 @@ class LiveView:
         self._values: dict[str, float] = {}
         self._steps = self._batch = 0
         self._start: tuple[float, int] | None = None
+        self._last: tuple[float, int] | None = None
+        self._learned, self._learning = 0, 0.0
+        self._looking: tuple[float, TaskID | None] | None = None
         self._shown = 0.0
 
     def note(self, line: str) -> None:
         """Say something before the first step."""
         self._say(line)
+
+    def files(self, done: int, total: int) -> None:
+        """Say how many files were looked at, before anything is learnt from them."""
+        now = time.monotonic()
+        if self._looking is None:
+            name = "looking at the images"
+            task = None if self._bar is None else self._bar.add_task(name, total=total)
+            self._looking, self._shown = (now, task), now
+        start, task = self._looking
+        if self._bar is not None and task is not None:
+            self._bar.update(task, completed=done, visible=done < total)
+        elif 0 < done < total and now - self._shown > PLAIN_EVERY:
+            left = (now - start) * (total - done) / done
+            self._say(f"looking at the images: {done:,} of {total:,}{_minutes(left)}")
 
     def begin(self, plan: "Plan") -> None:
         """Say what is going to happen."""
@@ -55,7 +72,12 @@ class LiveView:
         now, step = time.monotonic(), metric["step"]
         if self._start is None:
             self._start = (now, step)
-        text = self._line(now, step)
+        if metric["split"] == "train" and self._last is not None:
+            # The time before a line about held-out images went into looking at them.
+            self._learning += now - self._last[0]
+            self._learned += step - self._last[1]
+        self._last = (now, step)
+        text = self._line()
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=step, description=text)
         elif metric["split"] == "validation" and metric["name"] in WATCHED:
@@ -63,27 +85,29 @@ class LiveView:
         elif now - self._shown > PLAIN_EVERY:
             self._say(f"step {step:,} of {self._steps:,}: {text}{self._estimate(now, step)}")
 
-    def _line(self, now: float, step: int) -> str:
+    def _line(self) -> str:
         names = {
             "train loss": "loss {:.3f}",
             **{f"validation {name}": text for name, text in WATCHED.items()},
             "train lr": "rate {:.2g}",
         }
         parts = [text.format(self._values[k]) for k, text in names.items() if k in self._values]
-        if self._start is not None and step > self._start[1]:
-            speed = (step - self._start[1]) * self._batch / (now - self._start[0])
-            parts.append(f"{speed:,.0f} images/s")
+        if self._learned:
+            parts.append(f"{self._learned * self._batch / self._learning:,.0f} images/s")
         return ", ".join(parts)
 
     def _estimate(self, now: float, step: int) -> str:
         if self._start is None or step <= self._start[1]:
             return ""
-        left = (self._steps - step) * (now - self._start[0]) / (step - self._start[1])
-        return f", {left / 60:.1f} min left"
+        return _minutes((self._steps - step) * (now - self._start[0]) / (step - self._start[1]))
 
     def _say(self, text: str) -> None:
         self._shown = time.monotonic()
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _minutes(seconds: float) -> str:
+    return f", {seconds / 60:.1f} min left"
 
 
 @contextmanager

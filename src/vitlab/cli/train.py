@@ -1,5 +1,6 @@
 """`vitlab train`: a recipe, data, and a folder for what comes of it."""
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -85,7 +86,10 @@ def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
 
     with live_view(sys.stderr if json else sys.stdout) as view:
         watcher = Watcher(
-            begin=lambda plan, files: view.begin(plan), metric=view.metric, note=view.note
+            begin=lambda plan, files: view.begin(plan),
+            metric=view.metric,
+            files=view.files,
+            note=view.note,
         )
         try:
             run = job(watcher)
@@ -97,6 +101,7 @@ def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
     else:
         print(f"{run.split} {headline(run.evaluation)}")
         print(f"model:  {run.bundle}\nreport: {run.report}")
+        print(f"next:   {shlex.join(['vitlab', 'predict', str(out)])} IMAGE|FOLDER")
 
 
 def gather_changes(

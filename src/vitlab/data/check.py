@@ -161,7 +161,6 @@ TRAITS: dict[str, tuple[Applies, Detail]] = {
         lambda file, facts: facts.orientation != 1,
         lambda file, facts: f"orientation {facts.orientation}",
     ),
-    "animated": (lambda file, facts: facts.frames, lambda file, facts: facts.format),
     "grey": (
         lambda file, facts: facts.mode in ("1", "L", "LA", "La") or facts.mode.startswith("I"),
         lambda file, facts: f"mode {facts.mode}",

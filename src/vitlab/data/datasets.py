@@ -1,7 +1,7 @@
 """Data by name or path: what every training, evaluation and study is given."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,9 @@ from vitlab.data.images import ImageSet, Task
 from vitlab.download import SILENT, Progress
 from vitlab.errors import DataError, UnknownName
 from vitlab.registry import DATASETS
+
+NAMED = 5
+"""Classes that a message names; of more it tells the number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +34,26 @@ class DataSource:
     task: Task = "single-label"
     white: float | None = None
     """What becomes the brightest of 8 bits, of files with more; None: the largest of 16 bits."""
+    divided: bool = False
+    """Whether we took the test images from all images, as nobody else had."""
+    unjudged: str | None = None
+    """Which classes have no test images, in words; None: all have."""
     notes: tuple[str, ...] = ()
     """What was decided by looking at the data, for the user to know."""
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The notes, with where the test images of a run come from."""
+        taken = f"A fifth of {self.name} is kept for testing, since it has no test images apart"
+        return (*self.notes, taken) if self.divided else self.notes
+
+
+def without_images(where: object, labels: Sequence[str]) -> str | None:
+    """That a test split has no images of these classes; None where there are none of those."""
+    if not labels:
+        return None
+    more = f" and {len(labels) - NAMED:,} more" if len(labels) > NAMED else ""
+    return f"{where} has no images of {', '.join(labels[:NAMED])}{more}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,11 +19,12 @@ from PIL.JpegImagePlugin import JpegImageFile
 from vitlab.config import from_dict, to_dict
 from vitlab.data.boxes import crop_box
 from vitlab.errors import InputError
-from vitlab.image_file import LEAST, note_frames, open_image, pixel_limit
+from vitlab.image_file import LEAST, check_single, open_image, pixel_limit
 from vitlab.preprocessing import (
     FILTERS,
     MODES,
     ORIENTATION,
+    UNREADABLE,
     Interpolation,
     Preprocessing,
 )
@@ -39,8 +40,6 @@ UPRIGHT: Mapping[int, Callable[[Pixels], Pixels]] = {
     8: lambda pixels: np.rot90(pixels, 1),
 }
 """What brings stored pixels [H, W, C] upright, by their EXIF orientation."""
-UNREADABLE = "not a readable image ("
-"""What preprocessing puts before a decoder's own words, and a bracket behind."""
 LYING = range(5, 9)
 """Orientations of images that are stored on their side."""
 
@@ -88,7 +87,7 @@ class Decoder:
             fitted = [self._fit_band(band, seed) for band in bands]
             return fitted[0] if len(bands) == 1 else np.stack(fitted, axis=-1)
         with open_image(path) as image:
-            note_frames(image, path)
+            check_single(image)
             return self._fit(image, seed)
 
     def _fit_band(self, band: Image.Image, seed: int) -> Pixels:

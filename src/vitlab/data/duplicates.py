@@ -18,6 +18,7 @@ from torch import Tensor
 from vitlab.data.images import ArraySet, FileSet, ImageSet
 from vitlab.data.thumbnails import (
     Thumbnails,
+    Watch,
     array_thumbnails,
     file_thumbnails,
     same_arrays,
@@ -52,14 +53,16 @@ def duplicate_groups(data: ImageSet) -> Int[Tensor, " N"]:
     return torch.from_numpy(found)
 
 
-def compare_files(paths: Sequence[Path]) -> tuple[Numbers, dict[int, str]]:
+def compare_files(
+    paths: Sequence[Path], watch: Watch = lambda done, total: None
+) -> tuple[Numbers, dict[int, str]]:
     """The groups of files, and which of them cannot be read and why."""
     groups = _united(len(paths), same_files(paths))
     if _too_many(len(paths)):
         return groups, {}
     # Of exact duplicates the first stands for all.
     which = np.unique(groups)
-    small, reasons = file_thumbnails([paths[i] for i in which])
+    small, reasons = file_thumbnails([paths[i] for i in which], watch)
     bad = {int(which[place]): reason for place, reason in reasons.items()}
     readable = np.delete(which, list(reasons))
     broken = {i: bad[first] for i, first in enumerate(groups.tolist()) if first in bad}

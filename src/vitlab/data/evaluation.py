@@ -1,6 +1,5 @@
 """Every image once, in order, as it is; the last batch holds what is left."""
 
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,6 @@ from vitlab.data.images import ArraySet, FileSet, ImageSet
 from vitlab.data.pool import DecoderPool
 from vitlab.preprocessing import Preprocessing
 
-log = logging.getLogger(__name__)
-
 
 def batches_for_evaluation(
     data: ImageSet,
@@ -29,7 +26,10 @@ def batches_for_evaluation(
     prefetch: int = 2,
     broken: dict[Path, str] | None = None,
 ) -> Iterator[Batch]:
-    """Images as `preprocessing` prepares them, bit for bit; files it cannot read go to `broken`."""
+    """Images as `preprocessing` prepares them, bit for bit; files it cannot read go to `broken`.
+
+    Whoever passes `broken` tells the user of them.
+    """
     if isinstance(data, ArraySet):
         return _array_batches(data, batch_size, preprocessing, device)
     found = {} if broken is None else broken
@@ -71,9 +71,7 @@ def _file_batches(
     try:
         for index, pixels, reasons in pool.stream(tasks, ahead=prefetch):
             for place, reason in reasons.items():
-                path = data.paths[int(index[place])]
-                log.warning("%s cannot be read and is left out: %s", path, reason)
-                broken[path] = reason
+                broken[data.paths[int(index[place])]] = reason
             good = torch.tensor(
                 [i for i in range(len(index)) if i not in reasons], dtype=torch.long
             )

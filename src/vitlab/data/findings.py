@@ -86,6 +86,13 @@ KINDS = {
         advice="in {split} but not in train: training refuses the folder",
         serious=True,
     ),
+    "unjudged_classes": Kind(
+        noun="class",
+        plural="classes",
+        advice="of train without images in {split}: nothing would tell whether that was learnt; "
+        "training refuses the folder without --set judge_all=false",
+        serious=True,
+    ),
     "empty_classes": Kind(
         noun="class",
         plural="classes",
@@ -131,6 +138,12 @@ KINDS = {
         "VITLAB_MAX_PIXELS to allow more",
         serious=True,
     ),
+    "animated": Kind(
+        noun="file",
+        advice="of several frames or pages: skipped in training, since nothing says which is "
+        "meant; save one of them as PNG",
+        serious=True,
+    ),
     "small": Kind(
         noun="image",
         advice="with a side under {side:g} pixels: icons or thumbnails? Enlarged, they show little",
@@ -140,11 +153,6 @@ KINDS = {
         noun="image",
         advice="whose picture stands in the same class before ({exact:,} bit for bit): "
         "a copy counts twice",
-    ),
-    "unjudged_classes": Kind(
-        noun="class",
-        plural="classes",
-        advice="of train without images in {split}: nothing will tell whether that was learnt",
     ),
     "few": Kind(
         noun="class",
@@ -162,10 +170,6 @@ KINDS = {
     "rotated": Kind(
         noun="image",
         advice="stored on the side or mirrored, as EXIF says: turned upright when read",
-    ),
-    "animated": Kind(
-        noun="image",
-        advice="with several frames or pages: only the first is used",
     ),
     "grey": Kind(
         noun="image", advice="in grey: read as three equal channels; colour may betray the class"

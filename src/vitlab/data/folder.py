@@ -1,20 +1,23 @@
 """A folder of images: `train/CLASS/*` with `test/` or `val/`, or class folders that we split."""
 
-import logging
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 
 import torch
 
-from vitlab.data.datasets import DataSource
+from vitlab.data.datasets import DataSource, without_images
 from vitlab.data.images import FileSet, ImageSet
 from vitlab.data.look import look, spread
 from vitlab.data.split import hold_out
 from vitlab.data.survey import surveyed
-from vitlab.data.walk import ENDINGS, SUFFIXES
+from vitlab.data.thumbnails import check_readable
+from vitlab.data.walk import DOUBTFUL, ENDINGS, SUFFIXES
 from vitlab.errors import DataError, suggest
 
 TRAIN = "train"
@@ -25,13 +28,14 @@ SPLIT_SEED = 0
 LOOKED_AT = 10
 """Classes, and files of each, that tell the number of channels."""
 
-log = logging.getLogger(__name__)
-
 
 def open_folder(root: Path, *, channels: int | None = None) -> DataSource:
     """The images of a folder, one class for each of its folders; `channels` as in `look`."""
     if not root.is_dir():
-        raise DataError(f"{root} is not a folder; valid: a folder of one folder for each class")
+        raise DataError(
+            f"{root} is not a folder; valid: a folder with one folder of images for each class, "
+            "or a CSV"
+        )
     return _open_splits(root, channels) if has_splits(root) else _open_classes(root, channels)
 
 
@@ -44,9 +48,12 @@ def has_splits(root: Path) -> bool:
 def _open_splits(root: Path, channels: int | None) -> DataSource:
     train = class_folders(root / TRAIN)
     test = next((root / name for name in TEST if (root / name).is_dir()), None)
+    unjudged = None
     if test is not None:
         _check_classes(test, class_folders(test, least=1), train)
-        _check_filled(test, train)
+        _check_filled(test)
+        check_readable(test, _some_files(class_folders(test, least=1)))
+        unjudged = without_images(test, sorted(set(train) - subfolders(test)))
 
     def open_test() -> FileSet:
         assert test is not None
@@ -54,7 +61,8 @@ def _open_splits(root: Path, channels: int | None) -> DataSource:
         return read_classes({name: found.get(name) for name in train})
 
     open_train = partial(read_classes, train)
-    return _source(root, train, open_train, open_test if test else None, channels)
+    source = _source(root, train, open_train, open_test if test else None, channels)
+    return replace(source, unjudged=unjudged)
 
 
 def _open_classes(root: Path, channels: int | None) -> DataSource:
@@ -71,7 +79,8 @@ def _open_classes(root: Path, channels: int | None) -> DataSource:
                 f"{TRAIN} and {TEST[0]} in it"
             ) from error
 
-    return _source(root, classes, lambda: split()[0], lambda: split()[1], channels)
+    source = _source(root, classes, lambda: split()[0], lambda: split()[1], channels)
+    return replace(source, divided=True)
 
 
 def _source(
@@ -97,8 +106,18 @@ def _source(
         mean=seen.mean,
         std=seen.std,
         white=seen.white,
-        notes=(seen.note,) if seen.note else (),
+        notes=tuple(note for note in (seen.note, _passed_by(classes)) if note),
     )
+
+
+def _passed_by(classes: Mapping[str, Path]) -> str | None:
+    """Pictures to their owner that nobody looks at, in words."""
+    files = chain.from_iterable(map(all_files, classes.values()))
+    endings = Counter(os.path.splitext(file)[1].lower() for file in files)
+    found = [f"{endings[ending]:,} {ending}" for ending in sorted(DOUBTFUL) if endings[ending]]
+    if not found:
+        return None
+    return f"Files passed by: {', '.join(found)}; valid endings: {ENDINGS}"
 
 
 def _some_files(classes: Mapping[str, Path]) -> list[Path]:
@@ -205,14 +224,11 @@ def _check_classes(folder: Path, found: Iterable[str], known: Iterable[str]) -> 
             )
 
 
-def _check_filled(folder: Path, known: Iterable[str]) -> None:
+def _check_filled(folder: Path) -> None:
     """Before a training, not after it: every class of a test split that is there has images."""
-    found = subfolders(folder)
-    for name in sorted(found):
+    for name in sorted(subfolders(folder)):
         if not any(image_files(folder / name)):
             raise _without_images(folder / name)
-    if missing := sorted(set(known) - found):
-        log.warning("%s has no images of %s: they will not be judged", folder, ", ".join(missing))
 
 
 def _without_images(folder: Path) -> DataError:

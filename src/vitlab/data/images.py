@@ -79,6 +79,22 @@ class FileSet:
 ImageSet = ArraySet | FileSet
 
 
+def joined(first: ImageSet, second: ImageSet) -> ImageSet:
+    """The images of two sets of a kind, one after the other."""
+    labels = torch.cat([first.labels, second.labels])
+    if isinstance(first, ArraySet) and isinstance(second, ArraySet):
+        return ArraySet(images=torch.cat([first.images, second.images]), labels=labels)
+    assert isinstance(first, FileSet)
+    assert isinstance(second, FileSet)
+    return replace(first, paths=first.paths + second.paths, labels=labels)
+
+
+def one_of(broken: Mapping[Path, str]) -> str:
+    """The first of some files that cannot be read, in words."""
+    path, reason = next(iter(broken.items()))
+    return f"one is {path}: {reason}"
+
+
 def task_of(labels: Labels) -> Task:
     """What is to be told of an image with such labels."""
     if labels.dtype == torch.int64:

@@ -15,11 +15,11 @@ from vitlab.bands import array_bands, is_array, is_tiff, tiff_bands
 from vitlab.data.decode import LYING, UPRIGHT, check_regular, reason_of
 from vitlab.data.look import shown
 from vitlab.data.thumbnails import Thumbnails, grey, thumbnail
-from vitlab.errors import TooLarge
-from vitlab.image_file import check_pixels, has_frames, open_image
+from vitlab.errors import SeveralPictures, TooLarge
+from vitlab.image_file import check_pixels, check_single, open_image
 from vitlab.preprocessing import ORIENTATION
 
-Problem = Literal["unreadable", "truncated", "not_images", "too_large"]
+Problem = Literal["unreadable", "truncated", "not_images", "too_large", "animated"]
 CHUNK = 256
 """Files under way at a time, so that an interrupt is heard and nothing piles up."""
 ALIKE = {"MPO": "JPEG"}
@@ -39,8 +39,6 @@ class ImageFacts:
     """EXIF's; 1 is upright."""
     deep: bool
     """More than 8 bits a channel."""
-    frames: bool
-    """An animation, or several pages."""
     transparent: bool
     small: Thumbnails
     """Grey levels, to compare."""
@@ -81,9 +79,12 @@ def inspect_file(path: Path) -> Inspected:
         if is_array(path) or (is_tiff(path) and not _opens(path)):
             return _band_facts(path)
         with open_image(path) as image:
+            check_single(image)
             return _facts(image)
     except Exception as error:  # decoders of damaged files raise nearly anything
-        return BrokenFile(_problem(error), reason_of(error, str(path)))
+        # What is valid instead, the finding says for all of its files.
+        found = reason_of(error, str(path)).partition("; valid: ")[0]
+        return BrokenFile(_problem(error), found)
 
 
 def is_image(path: Path) -> bool:
@@ -99,7 +100,7 @@ def is_image(path: Path) -> bool:
 def _facts(image: Image.Image) -> ImageFacts:
     check_pixels("image", image.height, image.width)  # some formats decode all to find their EXIF
     # Before the pixels are decoded: then the file is closed, and drafts have another size.
-    frames, deep = has_frames(image), _is_deep(image)
+    deep = _is_deep(image)
     mode, transparent = image.mode, image.has_transparency_data
     orientation = image.getexif().get(ORIENTATION, 1)
     width, height = image.size
@@ -112,7 +113,6 @@ def _facts(image: Image.Image) -> ImageFacts:
         mode=mode,
         orientation=orientation if orientation in UPRIGHT else 1,
         deep=deep,
-        frames=frames,
         transparent=transparent,
         small=thumbnail(image),
     )
@@ -138,7 +138,6 @@ def _band_facts(path: Path) -> ImageFacts:
         mode=f"{bands.channels} bands",
         orientation=1,
         deep=bands.deep,
-        frames=False,
         transparent=False,
         small=grey(image),
     )
@@ -158,6 +157,8 @@ def _problem(error: Exception) -> Problem:
         return "not_images"
     if isinstance(error, TooLarge):
         return "too_large"
+    if isinstance(error, SeveralPictures):
+        return "animated"
     return "truncated" if "truncated" in str(error).lower() else "unreadable"
 
 

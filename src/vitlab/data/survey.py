@@ -16,9 +16,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vitlab.data.duplicates import compare_files
-from vitlab.data.images import FileSet, Survey
+from vitlab.data.images import FileSet, Survey, one_of
+from vitlab.data.thumbnails import Watch
 from vitlab.errors import DataError
 
+_watched: ContextVar[Watch | None] = ContextVar("watched", default=None)
 _recalled: ContextVar[Survey | None] = ContextVar("recalled", default=None)
 
 
@@ -30,6 +32,16 @@ def recalling(survey: Survey | None) -> Iterator[None]:
         yield
     finally:
         _recalled.reset(token)
+
+
+@contextmanager
+def looking(watch: Watch | None) -> Iterator[None]:
+    """Meanwhile somebody is told how far a look at files is."""
+    token = _watched.set(watch)
+    try:
+        yield
+    finally:
+        _watched.reset(token)
 
 
 def surveyed(data: FileSet) -> FileSet:
@@ -67,10 +79,9 @@ def known_groups(data: FileSet) -> Int[Tensor, " N"]:
 def check_share(survey: Survey, max_broken: float) -> None:
     """Refuse a set of which more than that share cannot be read."""
     if len(survey.broken) > max_broken * survey.files:
-        path, reason = next(iter(survey.broken_paths.items()))
         raise DataError(
             f"{len(survey.broken)} of {survey.files} images cannot be read, more than the "
-            f"{max_broken:.0%} allowed (max_broken); one is {path}: {reason}"
+            f"{max_broken:.0%} allowed (max_broken); {one_of(survey.broken_paths)}"
         )
 
 
@@ -82,7 +93,8 @@ def _changed(known: Survey, files: int) -> str:
 
 
 def _look(paths: Sequence[Path], names: Sequence[str], fingerprint: str) -> Survey:
-    groups, reasons = compare_files(paths)
+    watch = _watched.get()
+    groups, reasons = compare_files(paths) if watch is None else compare_files(paths, watch)
     members: dict[int, list[str]] = {}
     for i, group in enumerate(groups.tolist()):
         if i not in reasons:
@@ -115,10 +127,14 @@ def _fingerprint(names: Sequence[str], paths: Sequence[Path]) -> str:
 def _check_classes(data: FileSet, good: Tensor, survey: Survey) -> None:
     """No class may be lost: a model would never have seen it."""
     if not len(good):
-        raise DataError(f"none of the {len(data)} images in {survey.folder} can be read")
+        one = one_of(survey.broken_paths)
+        raise DataError(f"none of the {len(data)} images in {survey.folder} can be read; {one}")
     if data.labels.ndim > 1:
         return
     left = set(data.labels[good].tolist())
     lost = next((i for i, label in enumerate(data.labels.tolist()) if label not in left), None)
     if lost is not None:
-        raise DataError(f"none of the images of one class can be read, such as {data.paths[lost]}")
+        reason = survey.broken_paths[Path(os.path.abspath(data.paths[lost]))]
+        raise DataError(
+            f"none of the images of one class can be read, such as {data.paths[lost]}: {reason}"
+        )

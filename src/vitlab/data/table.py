@@ -5,17 +5,18 @@ A column `split` says what is for training and what for testing; without it, and
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 from vitlab.data.csv_file import Csv, read_csv
-from vitlab.data.datasets import DataSource
+from vitlab.data.datasets import DataSource, without_images
 from vitlab.data.folder import SPLIT_SEED, TEST, TEST_SHARE, TRAIN
 from vitlab.data.images import FileSet, ImageSet
 from vitlab.data.look import look
 from vitlab.data.split import hold_out
 from vitlab.data.targets import Targets, choose_targets
+from vitlab.data.thumbnails import check_readable
 from vitlab.errors import DataError, suggest
 
 ENDINGS = (".csv", ".tsv")
@@ -40,9 +41,10 @@ def open_table(root: Path, *, channels: int | None = None) -> DataSource:
             )
     targets = choose_targets(table, known=(PATH, SPLIT))
     train = _read(table, targets)
-    open_train, open_test = (
-        _held_out(train) if test is None else _apart(train, _read(test, targets))
-    )
+    judged = None if test is None else _read(test, targets)
+    if test is not None and judged is not None:
+        check_readable(test.file, judged.paths)
+    open_train, open_test = _held_out(train) if judged is None else _apart(train, judged)
     seen = look(train.paths, lambda: _paths(open_train()), channels=channels)
     notes = [f"{table.file.name}: {targets.told}, {len(train):,} images"]
     return DataSource(
@@ -56,6 +58,8 @@ def open_table(root: Path, *, channels: int | None = None) -> DataSource:
         std=seen.std,
         task=targets.task,
         white=seen.white,
+        divided=judged is None,
+        unjudged=None if test is None or judged is None else _unjudged(test, judged, targets),
         notes=(*notes, *([seen.note] if seen.note else [])),
     )
 
@@ -93,11 +97,30 @@ def _read(table: Csv, targets: Targets) -> FileSet:
         first = seen.setdefault(name, row)
         if first != row:
             raise DataError(f"{table.where(row)}: {name!r} again, after line {table.lines[first]}")
-        path = folder / name
-        if not name or not os.path.isfile(path):
-            raise DataError(f"{table.where(row)}: no such file: {name or 'an empty path'}")
-        paths.append(path)
+        paths.append(folder / name)
+    missing = [row for row, path in enumerate(paths) if not os.path.isfile(path)]
+    if missing:
+        raise _missing(table, missing)
     return FileSet(paths=tuple(paths), labels=targets.encode(table))
+
+
+def _missing(table: Csv, rows: Sequence[int]) -> DataError:
+    name = table.columns[PATH][rows[0]] or "an empty path"
+    others = f" ({len(rows):,} of {len(table):,} are missing)" if len(rows) > 1 else ""
+    return DataError(
+        f"{table.where(rows[0])}: no such file: {name}{others}; "
+        f"valid: files, by paths that begin in {table.file.parent.absolute()}"
+    )
+
+
+def _unjudged(test: Csv, images: FileSet, targets: Targets) -> str | None:
+    """Of one class an image; of labels or values nobody expects each in a test split."""
+    if targets.task != "single-label":
+        return None
+    found = set(images.labels.tolist())
+    where = f"{test.file} for testing"
+    missing = [label for number, label in enumerate(targets.labels) if number not in found]
+    return without_images(where, missing)
 
 
 def _held_out(files: FileSet) -> Splits:

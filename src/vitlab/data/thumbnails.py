@@ -5,7 +5,7 @@ import os
 import stat
 import warnings
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,8 +19,9 @@ from torch import Tensor
 from vitlab.bands import is_array, is_tiff
 from vitlab.checksum import file_digest
 from vitlab.data.decode import UPRIGHT, check_regular, plain, reason_of
-from vitlab.data.look import own_white, shown
-from vitlab.image_file import check_pixels, note_frames, open_image
+from vitlab.data.look import own_white, shown, spread
+from vitlab.errors import DataError
+from vitlab.image_file import check_pixels, check_single, open_image
 from vitlab.preprocessing import ORIENTATION, read_bands
 
 SIDE = 16
@@ -30,7 +31,14 @@ LUMA = (299, 587, 114)
 CHUNK = 4096
 """Images made small at once."""
 
+FILES = 256
+"""Files under way at a time, so that an interrupt is heard and progress is told."""
+TRIED = 10
+"""Files that tell whether any of a set can be read."""
+
 Thumbnails = NDArray[np.uint8]
+Watch = Callable[[int, int], None]
+"""Told how many of how many files are done."""
 
 
 def same_arrays(images: UInt8[Tensor, "N C H W"]) -> list[list[int]]:
@@ -100,14 +108,29 @@ def _average(grey: NDArray[np.int32], axis: int) -> NDArray[np.int32]:
     return (sums.take(ends, axis=axis) - sums.take(starts, axis=axis)) // counts
 
 
-def file_thumbnails(paths: Sequence[Path]) -> tuple[Thumbnails, dict[int, str]]:
+def file_thumbnails(
+    paths: Sequence[Path], watch: Watch = lambda done, total: None
+) -> tuple[Thumbnails, dict[int, str]]:
     """Grey levels `[N, SIDE, SIDE]` of the files that can be read; why not, of the others."""
+    found: list[Thumbnails | str] = []
     with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
         warnings.simplefilter("ignore")  # of Pillow about damage that it can repair
-        found = list(pool.map(_thumbnail, paths))
+        for start in range(0, len(paths), FILES):
+            watch(start, len(paths))
+            found += pool.map(_thumbnail, paths[start : start + FILES])
+    watch(len(paths), len(paths))
     reasons = {i: reason for i, reason in enumerate(found) if isinstance(reason, str)}
     small = [thumbnail for thumbnail in found if not isinstance(thumbnail, str)]
     return np.array(small, np.uint8).reshape(-1, SIDE, SIDE), reasons
+
+
+def check_readable(where: object, paths: Sequence[Path]) -> None:
+    """Refuse a set if none of some of its files can be read: sooner than when they are needed."""
+    some = spread(paths, TRIED)
+    _, reasons = file_thumbnails(some)
+    if some and len(reasons) == len(some):
+        found = f"none of {len(some)} images looked at in {where} can be read"
+        raise DataError(f"{found}; one is {some[0]}: {reasons[0]}")
 
 
 def _thumbnail(path: Path) -> Thumbnails | str:
@@ -116,7 +139,7 @@ def _thumbnail(path: Path) -> Thumbnails | str:
         if is_array(path) or is_tiff(path):  # Pillow loses bands or depth of some, or knows none
             return grey(shown(path))
         with open_image(path) as image:
-            note_frames(image, str(path))
+            check_single(image)
             return thumbnail(image)
     except Exception as error:  # decoders of damaged files raise nearly anything
         return reason_of(error, str(path))

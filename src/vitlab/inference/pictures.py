@@ -6,7 +6,6 @@ a document of several pages.
 
 import io
 import os
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,21 +16,19 @@ from PIL import Image, UnidentifiedImageError
 
 from vitlab.data.decode import check_regular, reason_of
 from vitlab.errors import InputError
-from vitlab.image_file import LEAST, describe_bytes, open_image, pixel_limit, valid_pixels
+from vitlab.image_file import (
+    LEAST,
+    bomb_pixels,
+    check_single,
+    describe_bytes,
+    open_image,
+    pixel_limit,
+    too_many,
+)
 from vitlab.preprocessing import Preprocessing, Source
 
 Pixels = NDArray[np.uint8]
 Picture = Source | io.BytesIO
-SEVERAL = {
-    "APNG": "animated",
-    "AVIF": "animated",
-    "GIF": "animated",
-    "PNG": "animated",
-    "TIFF": "several pages",
-    "WEBP": "animated",
-}
-"""Formats in which more than one frame leaves open which is meant; in MPO, cameras' JPEG, the
-first is the photograph."""
 
 
 def read_picture(source: Picture, preprocessing: Preprocessing) -> Pixels:
@@ -88,24 +85,16 @@ def _check_file(path: str) -> None:
 def _check_one(image: Image.Image) -> None:
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and image.height * image.width > limit:
-        raise InputError(_too_large(f"{image.height} x {image.width}"))
+        found = f"{image.height} x {image.width}"
+        raise InputError(too_many(image.height * image.width, found))
     if image.height * image.width < LEAST:
         raise InputError(f"{image.height} x {image.width} pixels; valid: at least {LEAST} in all")
-    several = SEVERAL.get(image.format or "")
-    if several is not None and getattr(image, "is_animated", False):
-        raise InputError(
-            f"{several} ({image.format}); valid: one picture, such as one frame as PNG"
-        )
+    check_single(image)
 
 
 def _reason(error: Exception, source: Picture) -> str:
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        found = re.search(r"\((\d+) pixels\)", str(error))  # Pillow does not tell the sides
-        return _too_large("too many" if found is None else found[1])
+        return too_many(bomb_pixels(error))
     if isinstance(error, UnidentifiedImageError) and isinstance(source, io.BytesIO):
         return describe_bytes(source.getvalue())
     return reason_of(error, path_of(source) or "image")
-
-
-def _too_large(found: str) -> str:
-    return f"{found} pixels; {valid_pixels()}"

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -11,21 +12,22 @@ from torch import Tensor
 
 from vitlab import imagenet
 from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.images import FileSet, ImageSet, Survey
+from vitlab.data.images import FileSet, ImageSet, Survey, joined, one_of
 from vitlab.data.loader import batches_for_evaluation
 from vitlab.data.split import hold_out
-from vitlab.data.survey import recalling
+from vitlab.data.survey import looking, recalling
 from vitlab.errors import DataError, InputError, UnknownName, WeightsError
 from vitlab.evaluate.calibration import Temperature, fit_temperature
 from vitlab.evaluate.classify import Batches, Outcome, collect
 from vitlab.inference.classifier import Classifier, load
+from vitlab.tasks.job_data import unjudged
 from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.judge import JUDGES
 from vitlab.tasks.report import Judged, Report, describe_data, describe_model
 from vitlab.tasks.run_folder import read_plan, read_survey
 from vitlab.train.config import TrainConfig
 
-Split = Literal["test", "train", "validation"]
+Split = Literal["test", "train", "validation", "all"]
 METRICS = "metrics.jsonl"
 """What makes a folder a run."""
 Watch = Callable[[int, int], None]
@@ -61,6 +63,7 @@ def evaluate(
 ) -> Evaluated:
     """How good a model is on the images of a split; `validation` is held out from `train`.
 
+    `all` is for data that the model never saw; of its own it tells nothing.
     With `temperature`, one is fitted on the validation images, never on those that are judged.
     `workers` are processes that decode files; 0: this one does.
     """
@@ -74,14 +77,14 @@ def evaluate(
     classifier = load(model)
     # Of a run's own files the same ones are held out as then, or none are judged.
     known = _survey_of(Path(model), data)
-    with recalling(known):
+    with recalling(known), looking(watch):
         source = open_data(data, download=download, channels=_channels(classifier))
     _check_task(classifier, source, temperature)
     numbers, labels = match_classes(classifier, source)
     job = _Job(
         classifier=classifier, numbers=numbers, tta=tta, batch_size=batch_size, workers=workers
     )
-    with recalling(known):
+    with recalling(known), looking(watch):
         images = _open(source, split, Path(model))
         held_out = _open(source, "validation", Path(model)) if temperature else None
     outcome, broken = job.collect(images, watch)
@@ -111,6 +114,7 @@ def report_of(found: Evaluated, command: str | None = None) -> Report:
         data=describe_data(found.source, {found.split: len(found.data)}),
         broken=found.broken,
         command=command,
+        notes=unjudged(found.source, found.split),
     )
 
 
@@ -155,8 +159,11 @@ class _Job:
     def collect(self, data: ImageSet, watch: Watch | None) -> tuple[Outcome, dict[str, str]]:
         self.classifier.source.require_head()
         broken = dict(_left_out(data))
-        answers = self._batches(data, broken, watch)
-        outcome = collect(self.classifier.model, answers, tta=self.tta)
+        answers = iter(self._batches(data, broken, watch))
+        first = list(islice(answers, 1))
+        if not first and broken:
+            raise DataError(f"none of {len(data)} images can be read; {one_of(broken)}")
+        outcome = collect(self.classifier.model, chain(first, answers), tta=self.tta)
         return outcome, {str(path): reason for path, reason in broken.items()}
 
     def fit(self, held_out: ImageSet) -> Temperature:
@@ -209,6 +216,9 @@ def _check_task(classifier: Classifier, source: DataSource, temperature: bool) -
 def _open(source: DataSource, split: str, model: Path) -> ImageSet:
     if split == "train":
         return source.open_train()
+    if split == "all":
+        train = source.open_train()
+        return train if source.open_test is None else joined(train, source.open_test())
     if split == "validation":
         share, seed = _held_out(model)
         return hold_out(source.open_train(), share=share, seed=seed)[1]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitlab.data.images import one_of
 from vitlab.data.pointed import list_images
 from vitlab.errors import DataError
 from vitlab.evaluate.feature_file import FeatureInfo, check_suffix, writing_features
@@ -54,8 +55,7 @@ def extract(
                 if watch is not None:
                     watch("images", done + len(broken), total)
         if not done:
-            path, reason = next(iter(broken.items()))
-            raise DataError(f"none of {total} images can be read; one is {path}: {reason}")
+            raise DataError(f"none of {total} images can be read; {one_of(broken)}")
     return Extracted(
         output=output,
         info=info,

@@ -1,8 +1,10 @@
 """`vitlab fewshot`: what a frozen model's features are worth with a few images a class."""
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.images import ImageSet
+from vitlab.data.images import ImageSet, one_of
 from vitlab.data.random import generator
+from vitlab.data.survey import looking
 from vitlab.errors import DataError, InputError
 from vitlab.evaluate.fewshot import METHODS, Answer, Labelled, Score, check_request, draw_shots
 from vitlab.tasks.embed import Embedder, Watch, open_embedder
+from vitlab.tasks.job_data import unjudged
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +84,17 @@ def fewshot(
     if kind == "patches":
         raise InputError("patches are a grid, not one vector an image; valid: pooled, cls")
     embedder = open_embedder(model, kind=kind, layer=layer, batch_size=batch_size, workers=workers)
-    source = open_data(data, download=download, channels=embedder.classifier.preprocessing.channels)
+    channels = embedder.classifier.preprocessing.channels
+    with looking(None if watch is None else partial(watch, "files looked at")):
+        source = open_data(data, download=download, channels=channels)
+        images = source.open_train()
     if source.task != "single-label":
         raise DataError(f"{source.name} is {source.task} data; valid: one class for each image")
     if source.open_test is None:
         raise DataError(f"{source.name} has no test split; valid: data with train and test images")
-    train = _Cache(embedder=embedder, images=source.open_train(), watch=watch, what="train images")
+    for note in unjudged(source, "test"):
+        log.warning(note)
+    train = _Cache(embedder=embedder, images=images, watch=watch, what="train images")
     drawn = _draw(train, source, max(shots), draws, seed)
     test = _Cache(embedder=embedder, images=source.open_test(), watch=watch, what="test images")
     judged = test.all()
@@ -142,7 +153,9 @@ class _Cache:
         """Features and labels of every image that can be read."""
         self.compute(set(range(len(self.images))))
         if not self._known:
-            raise DataError(f"none of {len(self.images)} {self.what} can be read")
+            raise DataError(
+                f"none of {len(self.images)} {self.what} can be read; {one_of(self.broken)}"
+            )
         return self.of(sorted(self._known))
 
 
@@ -151,16 +164,22 @@ def _draw(
 ) -> list[list[list[int]]]:
     """For each draw, the images of each class; unreadable ones are replaced by the next."""
     while True:
-        drawn = [
-            draw_shots(
-                train.images.labels,
-                source.labels,
-                shots,
-                generator=generator(seed, "fewshot", draw),
-                without=train.unreadable,
-            ).tolist()
-            for draw in range(draws)
-        ]
+        try:
+            drawn = [
+                draw_shots(
+                    train.images.labels,
+                    source.labels,
+                    shots,
+                    generator=generator(seed, "fewshot", draw),
+                    without=train.unreadable,
+                ).tolist()
+                for draw in range(draws)
+            ]
+        except DataError as error:
+            if not train.broken:
+                raise
+            unread = f"{len(train.broken)} cannot be read, {one_of(train.broken)}"
+            raise DataError(f"{error} ({unread})") from error
         if not train.compute({image for draw in drawn for row in draw for image in row}):
             return drawn
 

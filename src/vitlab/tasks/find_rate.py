@@ -25,7 +25,7 @@ def draw_trials(trials: Sequence[Trial], suggested: float, path: Path) -> None:
     axes.plot([t.rate for t in trials], [t.loss for t in trials], color="#0072b2", linewidth=2)
     axes.axvline(suggested, color="#d55e00", linestyle="--", linewidth=1.5)
     axes.annotate(
-        f"{suggested:g}",
+        f"taken: {suggested:g}",
         (suggested, max(t.loss for t in trials)),
         textcoords="offset points",
         xytext=(6, -4),

@@ -9,6 +9,7 @@ from typing import Any
 
 from vitlab.config import override, to_dict
 from vitlab.data.datasets import DataSource
+from vitlab.data.survey import looking
 from vitlab.errors import ConfigError
 from vitlab.models.config import Size
 from vitlab.models.vit import VisionTransformer
@@ -73,14 +74,16 @@ def finetune(
         "teacher": None if teacher is None else absolute(teacher),
     }
     _check(options, wanted)
-    data, source = open_new(data, download=download, changes=wanted)
+    with looking(watcher.files):
+        data, source = open_new(data, download=download, changes=wanted)
     auto, given = take_auto(wanted)
     of_run, of_model = split_changes(given)
     weights = absolute(start)
     model = open_weights_for(
         weights, source, image_size=image_size, new_head=paper, changes=of_model
     )
-    config, reasons = _settings(model, source, options, of_run)
+    with looking(watcher.files):
+        config, reasons = _settings(model, source, options, of_run)
     begin = Start(
         weights=weights,
         preprocessing=_preprocessing(model, source),
@@ -100,9 +103,10 @@ def finetune(
         licence=model.source.licence,
         start=begin,
     )
-    for note in (*source.notes, *reasons, *_known(model, len(source.labels))):
+    with looking(watcher.files):
+        job = Job.prepare(plan, folder, source, watcher=watcher, auto=auto)
+    for note in (*source.told, *reasons, *_known(model, len(source.labels))):
         watcher.note(note)
-    job = Job.prepare(plan, folder, source, watcher=watcher, auto=auto)
     with working_in(folder):
         if find_rate:
             job, watcher = _with_found_rate(job, watcher)

@@ -50,6 +50,8 @@ class Watcher:
     begin: Callable[[Plan, RunFiles], None] = lambda plan, files: None
     """Called before the first step, with the plan and where the run keeps its files."""
     metric: Callable[[Metric], None] = lambda metric: None
+    files: Callable[[int, int], None] = lambda done, total: None
+    """Called with how many of how many files were looked at, before the first step."""
     note: Callable[[str], None] = lambda line: None
     """Called with what was found out, was decided or takes a while before the first step."""
 

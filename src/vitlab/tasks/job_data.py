@@ -1,11 +1,12 @@
 """The images of a run: opened, looked at once, and a part of them held out."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from vitlab.data.datasets import DataSource
 from vitlab.data.draw import draw_per_class
-from vitlab.data.images import FileSet, ImageSet, Survey
+from vitlab.data.images import FileSet, ImageSet, Survey, one_of
 from vitlab.data.split import hold_out
 from vitlab.data.survey import check_share, recalling, surveyed
 from vitlab.errors import DataError
@@ -21,6 +22,11 @@ def open_images(
 
     Those of a resumed run must be the same files as in the survey that is known of them.
     """
+    if known is None and config.judge_all and source.unjudged is not None:
+        raise DataError(
+            f"{source.unjudged}: nothing would tell whether that was learnt; "
+            "valid: the same classes in both, or --set judge_all=false"
+        )
     images = _open_train(source, config.max_broken, known)
     if config.images_per_class:
         images = draw_per_class(images, config.images_per_class, seed=config.seed)
@@ -48,15 +54,20 @@ def left_out(images: ImageSet) -> dict[Path, str]:
     survey = survey_of(images)
     found = {} if survey is None else dict(survey.broken_paths)
     if survey is not None and found:
-        path, reason = next(iter(found.items()))
-        log.warning(
-            "%d of %d images cannot be read and take no part; one is %s: %s",
-            len(found),
-            survey.files,
-            path,
-            reason,
-        )
+        tell_broken(found, f"{survey.files} images")
     return found
+
+
+def tell_broken(broken: Mapping[Path, str], of: str) -> None:
+    """Say how many files cannot be read, and name one."""
+    log.warning("%d of %s cannot be read and take no part; %s", len(broken), of, one_of(broken))
+
+
+def unjudged(source: DataSource, split: str) -> tuple[str, ...]:
+    """What a page says of classes that nothing was measured of."""
+    if split != "test" or source.unjudged is None:
+        return ()
+    return (f"{source.unjudged}: not judged.",)
 
 
 def survey_of(images: ImageSet) -> Survey | None:

@@ -14,6 +14,7 @@ from vitlab.files import write_json
 from vitlab.models.flops import cost
 from vitlab.preprocessing import Preprocessing
 from vitlab.tasks.aim import Aim
+from vitlab.tasks.job_data import tell_broken, unjudged
 from vitlab.tasks.judge import JUDGES, Judge
 from vitlab.tasks.report import (
     Compute,
@@ -77,7 +78,11 @@ class Trained:
         """Look at the test images once, and write bundle and report."""
         labels = self.source.labels
         split, images = self._judged_split()
+        known = set(self.broken())
         outcome = collect(self.model, self.batches(images))
+        new = {path: reason for path, reason in self.broken().items() if path not in known}
+        if new:
+            tell_broken(new, f"{len(images)} {split} images")
         evaluation = self._judge.worth(outcome, labels, self._temperature())
         metrics = self._metrics(split, evaluation)
         self._save_bundle(metrics)
@@ -171,7 +176,8 @@ class Trained:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        notes = [f"{note}." for note in self.source.notes]
+        notes = [f"{note}." for note in self.source.told]
+        notes += unjudged(self.source, "test")
         notes.append(f"The {'averaged' if self.weights == 'ema' else 'trained'} weights were kept.")
         if self.state.best_step:
             notes.append(f"Chosen on the held-out images after step {self.state.best_step}.")

@@ -152,9 +152,9 @@ class _Job:
                 self.watch(images, total.found)
         if file is not None:
             file.finish()
+        seconds = time.monotonic() - start  # drawing is not predicting
         if self.sheet is not None:
             write_sheet(self.sheet, shown, images=images, model=self.model)
-        seconds = time.monotonic() - start
         return Predicted(images=images, failed=failed, done_before=before, seconds=seconds)
 
 

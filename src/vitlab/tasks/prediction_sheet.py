@@ -16,7 +16,7 @@ def write_sheet(path: Path, shown: Sequence[Prediction], *, images: int, model: 
     """Draw the first images of a job, and say how many more it has."""
     tiles = [_tile(prediction) for prediction in shown]
     more = repeat(tiles[-1], images - len(tiles))
-    title = f"{images:,} image{'s' * (images != 1)} by {Path(model).name}"
+    title = f"{images:,} image{'s' * (images != 1)}, labelled by {Path(model).name}"
     write_contact_sheet(path, chain(tiles, more), title=title)
 
 

@@ -29,6 +29,8 @@ from vitlab.train.config import TrainConfig
 LOCK, SURVEY = ".lock", "survey.json"
 LEFTOVER = re.compile(r"\..+\.(json|jsonl|html|safetensors)\.[a-z0-9_]{8}")
 """What `files.replacing` leaves behind when its process is killed."""
+OPTIONS = frozenset({"batch_size", "seed", "balance"})
+"""Settings that have an option of their own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +145,15 @@ def exact_command(recipe: str, data: str, out: Path, changes: Mapping[str, Any])
 
 def written(changes: Mapping[str, Any]) -> Iterator[str]:
     """Changes as words of a command line."""
-    for key, value in changes.items():
+    rest = dict(changes)
+    if {"budget", "budget_in"} <= rest.keys():
+        yield f"--{rest.pop('budget_in')}"
+        yield f"{float(rest.pop('budget')):.12g}"
+    for key, value in rest.items():
+        if key in OPTIONS:
+            yield f"--{key.replace('_', '-')}"
+            yield str(value)
+            continue
         yield "--set"
         yield f"{key}={value if isinstance(value, str) else json.dumps(value)}"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from vitlab.config import override, parse, to_dict
 from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.survey import recalling
+from vitlab.data.survey import looking, recalling
 from vitlab.errors import ConfigError
 from vitlab.models.config import ViTConfig
 from vitlab.models.registry import configure
@@ -56,11 +56,15 @@ def train(
             source = open_data(plan.data, download=download, channels=plan.model["channels"])
     else:
         check_new(folder)
-        data, source = open_new(data, download=download, changes=wanted)
+        with looking(watcher.files):
+            data, source = open_new(data, download=download, changes=wanted)
         plan = replace(_decide(recipe, data, source, folder, given), licence=licence)
-    for note in source.notes:
+    with looking(watcher.files):
+        job = Job.prepare(
+            plan, folder, source, known=known, watcher=watcher, auto=auto and not resume
+        )
+    for note in source.told:
         watcher.note(note)
-    job = Job.prepare(plan, folder, source, known=known, watcher=watcher, auto=auto and not resume)
     with working_in(folder):
         return job.run(watcher)
 

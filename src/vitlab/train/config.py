@@ -113,6 +113,8 @@ class TrainConfig:
     """Processes that decode images from files; 0: the training process itself."""
     max_broken: float = 0.2
     """Share of unreadable images from which on the run stops."""
+    judge_all: bool = True
+    """Whether a class without test images stops the run before it begins."""
 
     def __post_init__(self) -> None:
         for name in (

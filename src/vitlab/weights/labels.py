@@ -30,7 +30,10 @@ def read_labels(given: Labels, classes: int) -> tuple[str, ...]:
     else:
         labels, where = tuple(map(str, given)), "labels"
     if len(labels) != classes:
-        raise WeightsError(f"{where}: {len(labels)} labels for a model of {classes} classes")
+        raise WeightsError(
+            f"{where}: {len(labels)} labels for a model of {classes} classes; "
+            f"valid: {classes}, one a line or as a JSON list"
+        )
     return labels
 
 

@@ -49,7 +49,7 @@ def compute_facts(compute: Compute) -> Rows:
         ("wall time", duration(compute.seconds)),
         ("steps", f"{compute.steps:,}"),
         ("images seen", f"{compute.images:,}"),
-        ("speed", f"{speed:,.0f} images/s"),
+        ("speed, with evaluation", f"{speed:,.0f} images/s"),
         ("device", compute.device),
         *compute.details.items(),
     ]
