@@ -15,6 +15,7 @@ from vitlab.data.images import ImageSet
 from vitlab.data.random import generator
 from vitlab.errors import DataError, InputError
 from vitlab.evaluate.fewshot import METHODS, Answer, Labelled, Score, check_request, draw_shots
+from vitlab.models.config import Size
 from vitlab.tasks.embed import Embedder, Watch, open_embedder
 
 
@@ -63,6 +64,7 @@ def fewshot(
     methods: Sequence[str] | None = None,
     kind: str = "pooled",
     layer: int | None = None,
+    image_size: Size | None = None,
     batch_size: int = 64,
     workers: int = 0,
     download: bool = False,
@@ -77,7 +79,14 @@ def fewshot(
     check_request(shots, draws, methods)
     if kind == "patches":
         raise InputError("patches are a grid, not one vector an image; valid: pooled, cls")
-    embedder = open_embedder(model, kind=kind, layer=layer, batch_size=batch_size, workers=workers)
+    embedder = open_embedder(
+        model,
+        kind=kind,
+        layer=layer,
+        image_size=image_size,
+        batch_size=batch_size,
+        workers=workers,
+    )
     source = open_data(data, download=download, channels=embedder.classifier.preprocessing.channels)
     if source.task != "single-label":
         raise DataError(f"{source.name} is {source.task} data; valid: one class for each image")
