@@ -92,10 +92,11 @@ def test_other_channels_are_learned_from_rgb_weights(
 ) -> None:
     data = write(tmp_path / "data", {"train": 24, "test": 20}, save, channels, told)
     changes: dict[str, Any] = {
-        "budget": 40.0,
+        "budget": 60.0,
         "budget_in": "steps",
         "evaluations": 1,
         "augment.random_resized_crop": None,
+        "optimizer.lr": 3e-3,
     }
     if channels == 4:
         changes["model.channels"] = 4  # else transparency becomes white

@@ -267,9 +267,10 @@ def _listed(file: str, content: bytes) -> dict[str, Any]:
 @contextmanager
 def standing_in(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Hub]:
     """The stand-in in the place of the hub, with a valid token and a cache of its own."""
-    import huggingface_hub.constants as constants
-    import huggingface_hub.file_download as file_download
+    from huggingface_hub import constants, file_download, utils
 
+    # Before release 1 a session keeps connections, and being offline, from its beginning on.
+    forget_sessions = getattr(utils, "reset_sessions", lambda: None)
     with serving() as hub:
         template = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
         settings = {
@@ -287,13 +288,6 @@ def standing_in(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Hub]:
         monkeypatch.setattr(file_download, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.delenv("HUGGING_FACE_HUB_TOKEN", raising=False)
-        _forget_sessions()
+        forget_sessions()
         yield hub
-        _forget_sessions()
-
-
-def _forget_sessions() -> None:
-    """Before release 1 a session keeps connections, and being offline, from its beginning on."""
-    from huggingface_hub import utils
-
-    getattr(utils, "reset_sessions", lambda: None)()
+        forget_sessions()
