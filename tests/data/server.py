@@ -39,15 +39,11 @@ class Server(ThreadingHTTPServer):
         """A client that was killed is no news."""
 
 
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Tests are quiet."""
-
-
 @contextmanager
-def listening(handler: type[Handler]) -> Iterator[str]:
-    """The address, without a slash at its end, at which a handler answers."""
-    server = Server(("127.0.0.1", 0), handler)
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address, without a slash at its end, at which a handler answers in silence."""
+    quiet = type(handler.__name__, (handler,), {"log_message": lambda *_: None})
+    server = Server(("127.0.0.1", 0), quiet)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -63,7 +59,7 @@ def serving() -> Iterator[Served]:
     """The files as long as they are needed."""
     served = Served()
 
-    class Files(Handler):
+    class Files(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             answer(self, served)
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tifffile
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab import evaluate, finetune, load, load_weights
+from vitlab import finetune, load, load_weights
 from vitlab.evaluate.classify import Evaluation
 from vitlab.tasks.train import train
 
@@ -31,10 +30,6 @@ def stripes(number: int, draw: np.random.Generator, channels: int, told: int) ->
 def save_array(path: Path, image: Pixels) -> None:
     """Values of 12 bits, as satellites have them."""
     np.save(path.with_suffix(".npy"), image.astype(np.uint16) * 16)
-
-
-def save_tiff(path: Path, image: Pixels) -> None:
-    tifffile.imwrite(path.with_suffix(".tif"), image, photometric="minisblack", planarconfig=1)
 
 
 def save_png(path: Path, image: Pixels) -> None:
@@ -58,13 +53,13 @@ def write(
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of RGB images that has learned what stripes are."""
     folder = tmp_path_factory.mktemp("rgb")
-    data = write(folder / "data", {"train": 100, "test": 20}, save_png, 3, 3)
+    data = write(folder / "data", {"train": 60, "test": 12}, save_png, 3, 3)
     changes: dict[str, Any] = {
         "model": "vit_test",
         "model.image_size": SIDE,
         "model.patch_size": 4,
         "batch_size": 32,
-        "budget": 150.0,
+        "budget": 120.0,
         "budget_in": "steps",
         "evaluations": 1,
         "augment.flip": "none",
@@ -80,8 +75,8 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("save", "channels", "told"),
-    [(save_array, 5, 3), (save_tiff, 5, 3), (save_png, 1, 1), (save_png, 4, 2)],
-    ids=["npy", "tiff", "grey", "rgba"],
+    [(save_array, 5, 3), (save_png, 1, 1), (save_png, 4, 2)],
+    ids=["npy", "grey", "rgba"],
 )
 def test_other_channels_are_learned_from_rgb_weights(
     weights: Path,
@@ -90,9 +85,9 @@ def test_other_channels_are_learned_from_rgb_weights(
     channels: int,
     told: int,
 ) -> None:
-    data = write(tmp_path / "data", {"train": 24, "test": 20}, save, channels, told)
+    data = write(tmp_path / "data", {"train": 20, "test": 12}, save, channels, told)
     changes: dict[str, Any] = {
-        "budget": 60.0,
+        "budget": 40.0,
         "budget_in": "steps",
         "evaluations": 1,
         "augment.random_resized_crop": None,
@@ -111,8 +106,6 @@ def test_other_channels_are_learned_from_rgb_weights(
     files = sorted((data / "test").rglob("*.*"))
     right = [p.label == Path(str(p.path)).parent.name for p in classifier.predict(files)]
     assert np.mean(right) == pytest.approx(found.accuracy)
-    again = evaluate(run.folder, data).evaluation
-    assert again.to_dict() == found.to_dict()
 
 
 def _check_statistics(preprocessing: Any, channels: int, told: int) -> None:

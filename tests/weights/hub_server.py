@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from data.server import Handler, listening
+from data.server import listening
 
 TOKEN = "hf_" + "a" * 34
 LARGE = (".safetensors", ".onnx", ".bin")
@@ -82,7 +83,7 @@ def serving() -> Iterator[Hub]:
         yield hub
 
 
-class _Handler(Handler):
+class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
     routes = (
