@@ -77,7 +77,7 @@ class Classifier:
         """Labels with probabilities, in the order of the images; a broken one does not stop it.
 
         Of a multi-label model, and of no other, every label from a probability of `threshold` on,
-        whatever `top`; None: 0.5.
+        whatever `top`; None: `vitlab.kinds.THRESHOLD`.
         """
         if top < 1:
             raise InputError(f"top {top} must be at least 1")

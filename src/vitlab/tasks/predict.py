@@ -60,7 +60,7 @@ def predict(
 ) -> Predicted:
     """Classify files, folders, patterns, and what `-` reads; `each` is told every prediction.
 
-    Of a multi-label model, all labels from a probability of `threshold` on are told (None: 0.5).
+    `threshold` as in `Classifier.predict`.
     With `output`, what is in the file already is not computed again. An image that cannot be read
     is a record with an `error`; where it is the only one, it is an InputError.
     """
