@@ -33,7 +33,7 @@ ROWS = (
     ("contact_sheet",),
     ("preprocessing", "distributed", "runtime", "download"),
     ("bands",),
-    ("config", "registry", "files", "image_file", "home", "checksum", "lock", "imagenet"),
+    ("config", "registry", "files", "image_file", "home", "checksum", "lock", "imagenet", "kinds"),
     ("errors",),
 )
 ROW_OF = {part: number for number, row in enumerate(ROWS) for part in row}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitlab.preprocessing import Preprocessing as Preprocessing
     from vitlab.registry import register as register
     from vitlab.tasks.evaluate import evaluate as evaluate
+    from vitlab.tasks.fewshot import fewshot as fewshot
     from vitlab.tasks.finetune import finetune as finetune
     from vitlab.tasks.train import train as train
     from vitlab.weights.create import create_model as create_model
@@ -34,6 +35,7 @@ _HOMES = {
     "create_model": "vitlab.weights.create",
     "dot_product_attention": "vitlab.nn.attention",
     "evaluate": "vitlab.tasks.evaluate",
+    "fewshot": "vitlab.tasks.fewshot",
     "finetune": "vitlab.tasks.finetune",
     "load": "vitlab.inference.classifier",
     "load_weights": "vitlab.weights.load",

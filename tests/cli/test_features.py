@@ -120,6 +120,8 @@ def test_a_cnn_has_pooled_features(command: Command, folder: Path, tmp_path: Pat
         assert arrays["features"].shape == (21, 84)
     asked = ("features", tmp_path / "bundle", folder, "--output", output, "--kind", "cls")
     assert "which is no Vision Transformer; valid: pooled" in command(*asked).mistake
+    other = (*asked[:-2], "--image-size", "64")
+    assert "which is no Vision Transformer; valid: its own, 32x32" in command(*other).mistake
 
 
 @pytest.mark.parametrize(
@@ -146,4 +148,32 @@ def test_mistakes_are_one_line_and_write_nothing(
     before = sorted(tmp_path.iterdir())
     given = arguments if "--output" in arguments else [*arguments, "--output", "f.npz"]
     assert message in command("features", model, folder, *given).mistake
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_another_size_of_the_images(
+    command: Command, model: Path, folder: Path, tmp_path: Path
+) -> None:
+    output, own = tmp_path / "f.npz", tmp_path / "own.npz"
+    asked = ("features", model, folder, "--output", output, "--kind", "patches")
+    outcome = command(*asked, "--image-size", "24x48", "--json")
+    assert outcome.code == 0, outcome.err
+    expected = load(model, image_size=(24, 48)).features(
+        sorted(folder.rglob("*.png")), kind="patches"
+    )
+    with np.load(output) as arrays:
+        np.testing.assert_allclose(arrays["features"], expected, atol=1e-5)
+        metadata = json.loads(str(arrays["metadata"]))
+    assert metadata["preprocessing"]["size"] == [24, 48]
+    rows, columns, _ = json.loads(outcome.out)["shape"]
+    assert columns == 2 * rows
+    # The model's own size changes nothing, and leaves it the same model.
+    for path, size in ((output, ["--image-size", "32"]), (own, [])):
+        assert command("features", model, folder, "--output", path, *size).code == 0
+    with np.load(output) as arrays, np.load(own) as others:
+        assert arrays["metadata"] == others["metadata"]
+    before = sorted(tmp_path.iterdir())
+    wrong = ("features", model, folder, "--output", tmp_path / "g.npz", "--image-size")
+    assert "neither N nor HEIGHTxWIDTH" in command(*wrong, "1x2x3").mistake
+    assert "multiple" in command(*wrong, "33").mistake
     assert sorted(tmp_path.iterdir()) == before

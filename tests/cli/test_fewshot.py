@@ -9,7 +9,7 @@ from PIL import Image
 
 from command import Command
 from data.colours import saved_model, write_colours
-from vitlab.tasks.fewshot import fewshot
+from vitlab import fewshot
 
 
 @pytest.fixture
@@ -30,6 +30,18 @@ def test_json_is_what_the_library_says(command: Command, model: Path, folder: Pa
         model, folder, shots=(1, 3), draws=2, seed=5, methods=["knn", "least-squares"]
     )
     assert json.loads(outcome.out) == expected.to_dict()
+    small = command("fewshot", model, "--data", folder, *asked, "--image-size", "8x16", "--json")
+    again = fewshot(
+        model,
+        str(folder),
+        shots=(1, 3),
+        draws=2,
+        seed=5,
+        methods=["knn", "least-squares"],
+        image_size=(8, 16),
+    )
+    assert json.loads(small.out) == again.to_dict()
+    assert again.scores != expected.scores
 
 
 def test_people_see_a_table(command: Command, model: Path, folder: Path) -> None:

@@ -313,3 +313,19 @@ def test_bars_have_one_scale(capsys: pytest.CaptureFixture[str]) -> None:
     assert lengths[0] == 2 * lengths[1] > lengths[2] == 0
     assert [line.split()[-1] for line in lines] == ["50.0%", "25.0%", "0.0%"]
     assert max(map(len, lines)) <= 60
+
+
+def test_a_threshold_says_which_labels_are_present(
+    command: Command, weights: Path, folder: Path, tmp_path: Path
+) -> None:
+    model = saved_model(tmp_path / "labels.safetensors", task="multi-label")
+    path = folder / "00.png"
+    likely = load(model).predict(path, threshold=0.0)[0].top
+    least = (likely[-2][1] + likely[-1][1]) / 2
+    everything = json.loads(command("predict", model, path, "--threshold", 0, "--json").out)
+    assert everything[0]["top"] == [list(told) for told in likely]
+    fewer = command("predict", model, folder, "--threshold", least).out.splitlines()
+    assert fewer[0].split("\t")[1:] == [f"{label} {value:.1%}" for label, value in likely[:-1]]
+    asked = ("predict", weights, path, "--threshold", 0.3)
+    assert "threshold 0.3 is for multi-label models" in command(*asked).mistake
+    assert "--threshold" in command("predict", model, path, "--threshold", 2).mistake

@@ -141,3 +141,17 @@ def test_wrong_files(command: Command, features: Path, image: Path, tmp_path: Pa
     assert mistake == (
         f"{tmp_path / 'foreign.npz'}: no array 'metadata'; valid: a file that vitlab features wrote"
     )
+
+
+def test_the_image_is_of_the_size_of_the_features(
+    command: Command, model: Path, folder: Path, image: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "f.npz"
+    assert command("features", model, folder, "--output", path, "--image-size", "24x48").code == 0
+    found = command("similar", path, image, "--json").out
+    assert command("similar", path, image, "--json", "--image-size", "24x48").out == found
+    best = json.loads(found)["matches"][0]
+    assert best["path"] == str(image)
+    assert best["similarity"] == pytest.approx(1, abs=1e-5)
+    mistake = command("similar", path, image, "--image-size", 32).mistake
+    assert mistake == f"{path} holds features at 24x48 pixels, not at 32x32; valid: 24x48"

@@ -1,4 +1,4 @@
-"""A small HTTP server on this machine that can be told to misbehave."""
+"""A small HTTP server on this machine, and one of files that can be told to misbehave."""
 
 import re
 import threading
@@ -40,27 +40,32 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving() -> Iterator[Served]:
-    """The server as long as it is needed."""
-    served = Served()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer(self, served)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = Server(("127.0.0.1", 0), Handler)
-    served.address = f"http://127.0.0.1:{server.server_address[1]}/"
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address, without a slash at its end, at which a handler answers in silence."""
+    quiet = type(handler.__name__, (handler,), {"log_message": lambda *_: None})
+    server = Server(("127.0.0.1", 0), quiet)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield served
+        yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def serving() -> Iterator[Served]:
+    """The files as long as they are needed."""
+    served = Served()
+
+    class Files(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self, served)
+
+    with listening(Files) as address:
+        served.address = f"{address}/"
+        yield served
 
 
 def answer(handler: BaseHTTPRequestHandler, served: Served) -> None:

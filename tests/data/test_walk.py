@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vitlab.data import walk
-from vitlab.data.walk import in_blocks, walk_images
+from vitlab.data.walk import in_blocks, matching, pointed_at, walk_images
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -56,3 +56,18 @@ def test_a_block_is_sorted_and_no_more_is_asked_for(monkeypatch: pytest.MonkeyPa
     stream = in_blocks(names)
     assert [next(stream) for _ in range(3)] == ["a", "b", "c"]
     assert list(names) == ["z", "y", "x"]
+
+
+def test_what_exists_is_no_pattern(tmp_path: Path) -> None:
+    touch(tmp_path, "[a].png", "b/1.png")
+    (tmp_path / "dead.png").symlink_to(tmp_path / "gone.png")
+    names = {"[a].png": "file", "b": "folder", "dead.png": "file", "c.png": "nothing"}
+    names |= {"[b].png": "pattern", "*": "pattern", "": "folder"}
+    assert {name: pointed_at(str(tmp_path / name)) for name in names} == names
+
+
+def test_a_pattern_fits_all_but_folders(tmp_path: Path) -> None:
+    touch(tmp_path, "a.png", "b.png/1.png", "c/2.png", "c/.3.png", "c/4.txt")
+    (tmp_path / "dead.png").symlink_to(tmp_path / "gone.png")
+    fits = sorted(os.path.relpath(path, tmp_path) for path in matching(f"{tmp_path}/**/*.png"))
+    assert fits == ["a.png", "b.png/1.png", "c/2.png", "dead.png"]

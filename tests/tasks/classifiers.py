@@ -12,7 +12,7 @@ from vitlab.weights.source import WeightSource
 LABELS = ("blue", "green", "red")
 
 
-def saved_model(path: Path, *, seed: int = 0) -> Path:
+def saved_model(path: Path, *, seed: int = 0, task: str = "single-label") -> Path:
     """Weights that are random and have opinions."""
     torch.manual_seed(seed)
     model = create_model("vit_test", classes=len(LABELS))
@@ -24,6 +24,7 @@ def saved_model(path: Path, *, seed: int = 0) -> Path:
         path=Path("vit_test"),
         preprocessing=Preprocessing(size=(32, 32), mean=(0.5,) * 3, std=(0.5,) * 3),
         labels=LABELS,
+        task=task,
     )
     save_weights(model, path)
     return path

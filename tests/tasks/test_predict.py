@@ -1,6 +1,5 @@
 """Files of predictions: complete, resumable, and the same however often the process was killed."""
 
-import csv
 import io
 import json
 import os
@@ -17,6 +16,7 @@ import pytest
 import torch
 
 from tasks.classifiers import colours, saved_model
+from tasks.prediction_rows import read
 from vitlab import load
 from vitlab.errors import FileError, MissingExtra
 from vitlab.inference.predictor import Prediction
@@ -60,25 +60,6 @@ def two_threads() -> Iterator[None]:
 
 def run(weights: Path, folder: Path, output: Path, **options: Any) -> Any:
     return predict(weights, [folder], output=output, **{"batch_size": BATCH, **options})
-
-
-def read(output: Path) -> list[dict[str, Any]]:
-    """The records as another program sees them."""
-    if output.suffix == ".jsonl":
-        return [json.loads(line) for line in output.read_text().splitlines()]
-    if output.suffix == ".csv":
-        with output.open(newline="") as file:
-            rows = [{k: v or None for k, v in row.items()} for row in csv.DictReader(file)]
-        for row in rows:
-            row["probability"] = json.loads(row["probability"] or "null")
-            row["top"] = json.loads(row["top"] or "[]")
-        return rows
-    import pyarrow.parquet
-
-    rows = pyarrow.parquet.read_table(output).to_pylist()
-    for row in rows:
-        row["top"] = [[score["label"], score["probability"]] for score in row["top"]]
-    return rows
 
 
 @pytest.mark.parametrize("ending", FORMATS)

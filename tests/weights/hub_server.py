@@ -4,16 +4,17 @@ import base64
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+from data.server import listening
 
 TOKEN = "hf_" + "a" * 34
 LARGE = (".safetensors", ".onnx", ".bin")
@@ -68,32 +69,18 @@ class Hub:
         return repository.commit(files)
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: object) -> None:
-        """A client that went away is no news."""
-
-
 @contextmanager
 def serving() -> Iterator[Hub]:
     """The stand-in as long as it is needed."""
     hub = Hub()
 
-    class Handler(_Handler):
+    class OfHub(_Handler):
         pass
 
-    Handler.hub = hub
-    server = Server(("127.0.0.1", 0), Handler)
-    hub.address = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    OfHub.hub = hub
+    with listening(OfHub) as address:
+        hub.address = address
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -125,9 +112,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.refuse(404, "")
 
     do_HEAD = do_POST = do_PUT = do_GET
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def read_body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
@@ -284,9 +268,12 @@ def _listed(file: str, content: bytes) -> dict[str, Any]:
 @contextmanager
 def standing_in(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Hub]:
     """The stand-in in the place of the hub, with a valid token and a cache of its own."""
-    import huggingface_hub.constants as constants
+    from huggingface_hub import constants, file_download, utils
 
+    # Before release 1 a session keeps connections, and being offline, from its beginning on.
+    forget_sessions = getattr(utils, "reset_sessions", lambda: None)
     with serving() as hub:
+        template = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
         settings = {
             "ENDPOINT": hub.address,
             "HF_HUB_CACHE": str(home / "cache"),
@@ -294,10 +281,14 @@ def standing_in(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Hub]:
             "HF_HUB_DISABLE_TELEMETRY": True,
             "HF_HUB_DISABLE_XET": True,
             "HF_HUB_OFFLINE": False,
-            "HUGGINGFACE_CO_URL_TEMPLATE": hub.address + "/{repo_id}/resolve/{revision}/{filename}",
+            "HUGGINGFACE_CO_URL_TEMPLATE": template,
         }
         for name, value in settings.items():
             monkeypatch.setattr(constants, name, value, raising=False)  # releases differ
+        # Before release 1 this module keeps the template of its first import, of another server.
+        monkeypatch.setattr(file_download, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.delenv("HUGGING_FACE_HUB_TOKEN", raising=False)
+        forget_sessions()
         yield hub
+        forget_sessions()

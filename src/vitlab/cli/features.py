@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitlab.cli.left_out import print_left_out
-from vitlab.cli.options import Json
+from vitlab.cli.options import ImageSize, Json
 from vitlab.cli.output import human, print_json, print_pairs
 from vitlab.cli.steps import steps
 
@@ -39,6 +39,7 @@ def features(
     output: Annotated[Path, typer.Option(metavar="FILE.npz|.parquet", help="Where they go.")],
     kind: Kind = "pooled",
     layer: Layer = None,
+    image_size: ImageSize = None,
     split: Annotated[
         str | None, typer.Option(help="train, test or all (the default) of a dataset by name.")
     ] = None,
@@ -57,6 +58,7 @@ def features(
             output=output,
             kind=kind,
             layer=layer,
+            image_size=image_size,
             split=split,
             batch_size=batch_size,
             workers=workers,

@@ -7,7 +7,7 @@ import typer
 
 from vitlab.cli.features import BatchSize, Download, Layer, Workers
 from vitlab.cli.left_out import print_left_out
-from vitlab.cli.options import Json
+from vitlab.cli.options import ImageSize, Json
 from vitlab.cli.output import print_json, print_table
 from vitlab.cli.steps import steps
 
@@ -40,6 +40,7 @@ def fewshot(
         str, typer.Option(help="pooled (what the head reads) or cls (class token).")
     ] = "pooled",
     layer: Layer = None,
+    image_size: ImageSize = None,
     batch_size: BatchSize = 64,
     workers: Workers = 0,
     download: Download = False,
@@ -64,6 +65,7 @@ def fewshot(
             methods=None if methods is None else [name.strip() for name in methods.split(",")],
             kind=kind,
             layer=layer,
+            image_size=image_size,
             batch_size=batch_size,
             workers=workers,
             download=download,

@@ -12,6 +12,7 @@ import typer
 from vitlab.cli.options import Changes, ClassLabels, Json, loading
 from vitlab.cli.output import print_json, print_table
 from vitlab.config import to_dict
+from vitlab.kinds import THRESHOLD
 
 if TYPE_CHECKING:
     from vitlab.inference.predictor import Prediction
@@ -38,6 +39,16 @@ def predict(
         int | None,
         typer.Option(
             min=1, help=f"Labels for each image: {TOP}; on the screen, 1 of several images."
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="P",
+            help="Probability from which on a multi-label model's label is said to be present: "
+            f"{THRESHOLD}.",
         ),
     ] = None,
     output: Annotated[
@@ -76,6 +87,7 @@ def predict(
             model,
             images,
             top=top or TOP,
+            threshold=threshold,
             output=output,
             overwrite=overwrite,
             contact_sheet=contact_sheet,

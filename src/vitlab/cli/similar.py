@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from vitlab.cli.options import Json
+from vitlab.cli.options import ImageSize, Json
 from vitlab.cli.output import print_json, print_table
 from vitlab.cli.steps import steps
 from vitlab.config import to_dict
@@ -20,6 +20,7 @@ def similar(
     model: Annotated[
         str | None, typer.Option(help="Where the model lies now, if it has moved.")
     ] = None,
+    image_size: ImageSize = None,
     contact_sheet: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Write a picture of them.")
     ] = None,
@@ -32,7 +33,7 @@ def similar(
     if contact_sheet is not None:
         check_sheet(contact_sheet)
     with steps() as watch:
-        found = search(features, image, top=top, model=model, watch=watch)
+        found = search(features, image, top=top, model=model, image_size=image_size, watch=watch)
     if contact_sheet is not None:
         write_sheet(found, contact_sheet)
     if json:

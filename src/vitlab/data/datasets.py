@@ -7,9 +7,10 @@ from pathlib import Path
 
 from vitlab.checksum import check_file
 from vitlab.data.home import homes
-from vitlab.data.images import ImageSet, Task
+from vitlab.data.images import ImageSet
 from vitlab.download import SILENT, Progress
 from vitlab.errors import DataError, UnknownName
+from vitlab.kinds import Task
 from vitlab.registry import DATASETS
 
 NAMED = 5

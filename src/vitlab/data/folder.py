@@ -17,7 +17,7 @@ from vitlab.data.look import look, spread
 from vitlab.data.split import hold_out
 from vitlab.data.survey import surveyed
 from vitlab.data.thumbnails import check_readable
-from vitlab.data.walk import DOUBTFUL, ENDINGS, SUFFIXES
+from vitlab.data.walk import DOUBTFUL, ENDINGS, SUFFIXES, Visited, is_folder, visible
 from vitlab.errors import DataError, suggest
 
 TRAIN = "train"
@@ -179,16 +179,13 @@ def is_named_image(path: str) -> bool:
 
 def all_files(folder: Path) -> Iterator[str]:
     """Files at any depth; links are followed, each folder once, dead ones are kept."""
-    seen = set()
-    todo = [os.fspath(folder)]
+    visited, todo = Visited(), [os.fspath(folder)]
     while todo:
         place = todo.pop()
-        status = os.stat(place)
-        if (status.st_dev, status.st_ino) in seen:
+        if not visited.enter(place):
             continue
-        seen.add((status.st_dev, status.st_ino))
         for entry in entries(place):
-            if _is_folder(entry):
+            if is_folder(entry):
                 todo.append(entry.path)
             elif (entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file():
                 yield entry.path
@@ -196,21 +193,13 @@ def all_files(folder: Path) -> Iterator[str]:
 
 def subfolders(folder: Path) -> set[str]:
     """Names of the folders in a folder."""
-    return {entry.name for entry in entries(os.fspath(folder)) if _is_folder(entry)}
-
-
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link in a circle
-        return False
+    return {entry.name for entry in entries(os.fspath(folder)) if is_folder(entry)}
 
 
 def entries(folder: str) -> Iterator["os.DirEntry[str]"]:
     """What is in a folder, but for hidden things."""
     try:
-        with os.scandir(folder) as found:
-            yield from (entry for entry in found if not entry.name.startswith((".", "__")))
+        yield from visible(folder)
     except OSError as error:
         raise DataError(f"{folder}: {error.strerror}") from error
 

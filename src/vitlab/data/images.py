@@ -6,15 +6,14 @@ The kind of labels tells the task: numbers of classes, whether each class is the
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from vitlab.errors import DataError
+from vitlab.kinds import Task
 
-Task = Literal["single-label", "multi-label", "regression"]
 Labels = Int[Tensor, " N"] | Bool[Tensor, "N classes"] | Float[Tensor, "N values"]
 
 

@@ -1,6 +1,5 @@
 """Images as people point at them: files, folders, patterns and datasets, with labels if known."""
 
-import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 from vitlab.data.datasets import DataSource, open_data
 from vitlab.data.folder import TEST, TRAIN, has_splits, image_files
 from vitlab.data.images import ArraySet, FileSet, ImageSet
-from vitlab.data.walk import ENDINGS
+from vitlab.data.walk import ENDINGS, matching, pointed_at
 from vitlab.errors import DataError, UnknownName, suggest
 from vitlab.registry import DATASETS
 
@@ -73,12 +72,13 @@ def open_named(name: str) -> ImageSet | None:
 def _files(spec: str) -> Iterator[tuple[str, str]]:
     """Paths and labels of what a word on the command line stands for."""
     path = os.path.expanduser(spec)
-    if os.path.isdir(path):
+    kind = pointed_at(path)
+    if kind == "folder":
         return _folder(Path(path))
-    if os.path.lexists(path):
+    if kind == "file":
         return iter([(path, "")])
-    if glob.has_magic(path):
-        found = sorted(name for name in glob.iglob(path, recursive=True) if os.path.isfile(name))
+    if kind == "pattern":
+        found = sorted(filter(os.path.isfile, matching(path)))
         if not found:
             raise DataError(f"{spec}: the pattern fits no file")
         return ((name, "") for name in found)

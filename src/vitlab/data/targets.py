@@ -9,8 +9,9 @@ from torch import Tensor
 
 from vitlab.data.csv_file import Csv
 from vitlab.data.folder import check_alike
-from vitlab.data.images import Labels, Task
+from vitlab.data.images import Labels
 from vitlab.errors import DataError, suggest
+from vitlab.kinds import Task
 
 LABEL, LABELS, VALUE = "label", "labels", "value"
 SEPARATORS = ";|"

@@ -19,9 +19,7 @@ from vitlab.errors import InputError
 from vitlab.evaluate.bootstrap import interval
 from vitlab.evaluate.classify import Outcome
 from vitlab.evaluate.metrics import check_finite, mean_over_classes
-
-THRESHOLD = 0.5
-"""Probability from which on a label is given."""
+from vitlab.kinds import THRESHOLD
 
 Scores = Float[np.ndarray, "B classes"]
 Truth = Bool[np.ndarray, "B classes"]

@@ -18,6 +18,7 @@ from vitlab.inference.features import image_features
 from vitlab.inference.pictures import Picture, reading
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.inference.torch_engine import TorchEngine
+from vitlab.kinds import THRESHOLD
 from vitlab.models.readout import Readout
 from vitlab.models.vit import logits_of
 from vitlab.preprocessing import Preprocessing, Source
@@ -72,11 +73,12 @@ class Classifier:
         *,
         top: int = 5,
         batch_size: int | None = None,
-        threshold: float = 0.5,
+        threshold: float | None = None,
     ) -> list[Prediction]:
         """Labels with probabilities, in the order of the images; a broken one does not stop it.
 
-        Of a multi-label model every label from a probability of `threshold` on, whatever `top`.
+        Of a multi-label model, and of no other, every label from a probability of `threshold` on,
+        whatever `top`; None: `vitlab.kinds.THRESHOLD`.
         """
         if top < 1:
             raise InputError(f"top {top} must be at least 1")
@@ -88,13 +90,17 @@ class Classifier:
             batches = predictor.stream(pictures, top=top)
             return [prediction for batch in batches for prediction in batch]
 
-    def predictor(self, *, batch_size: int | None = None, threshold: float = 0.5) -> Predictor:
+    def predictor(
+        self, *, batch_size: int | None = None, threshold: float | None = None
+    ) -> Predictor:
         """What streams pictures through the model; None: batches that suit model and machine."""
         self.source.require_head()
         if not self.labels:
             raise WeightsError(f"{self.source.path.name} has no head; valid: a classifier")
         if batch_size is not None and batch_size < 1:
             raise InputError(f"batch_size {batch_size} must be at least 1")
+        if threshold is not None:
+            self._check_threshold(threshold)
         engine = TorchEngine(
             self.model, self.probabilities, self.preprocessing, batch_size=batch_size
         )
@@ -103,8 +109,17 @@ class Classifier:
             preprocessing=self.preprocessing,
             labels=self.labels,
             task=cast(Any, self.source.task),
-            threshold=threshold,
+            threshold=THRESHOLD if threshold is None else threshold,
         )
+
+    def _check_threshold(self, threshold: float) -> None:
+        if self.source.task != "multi-label":
+            raise InputError(
+                f"threshold {threshold} is for multi-label models; {self.source.path.name} is a "
+                f"{self.source.task} one"
+            )
+        if not 0 <= threshold <= 1:
+            raise InputError(f"threshold {threshold}; valid: from 0 to 1")
 
     def probabilities(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         """What the model believes of preprocessed images; the values that a regression tells."""

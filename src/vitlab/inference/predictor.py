@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vitlab.errors import InputError
 from vitlab.inference.engine import Engine
 from vitlab.inference.pictures import Picture, Pixels, path_of, read_picture
+from vitlab.kinds import THRESHOLD, Task
 from vitlab.preprocessing import Preprocessing
 
 T = TypeVar("T")
@@ -33,8 +34,12 @@ class Prediction:
     error: str | None = None
     value: float | None = None
     """The first of the values that a regression tells."""
-    several: bool = field(default=False, compare=False)
-    """All of `top` is the answer, not the first of it: labels beside each other, or values."""
+    task: Task = field(default="single-label", compare=False)
+
+    @property
+    def several(self) -> bool:
+        """All of `top` is the answer, not the first of it: labels beside each other, or values."""
+        return self.task != "single-label"
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -50,8 +55,8 @@ class Predictor:
     engine: Engine
     preprocessing: Preprocessing
     labels: Sequence[str]
-    task: Literal["single-label", "multi-label", "regression"] = "single-label"
-    threshold: float = 0.5
+    task: Task = "single-label"
+    threshold: float = THRESHOLD
     """Probability from which on a multi-label model's label is told."""
 
     def stream(
@@ -109,7 +114,7 @@ class Predictor:
         pixels = [result for result in found if not isinstance(result, InputError)]
         answers = iter(self.engine.predict(np.stack(pixels)) if pixels else ())
         return [
-            _failure(picture, result)
+            self._failure(picture, result)
             if isinstance(result, InputError)
             else self._prediction(picture, next(answers), top)
             for picture, result in zip(batch, found, strict=True)
@@ -117,15 +122,17 @@ class Predictor:
 
     def _prediction(self, picture: Picture, answer: NDArray[np.float32], top: int) -> Prediction:
         path, told = path_of(picture), self._told(answer, top)
+        label, number = told[0] if told else (None, None)
         if self.task == "regression":
-            value = told[0][1]
             return Prediction(
-                path=path, label=None, probability=None, top=told, value=value, several=True
+                path=path, label=None, probability=None, top=told, value=number, task=self.task
             )
-        several = self.task == "multi-label"
-        label, probability = told[0] if told else (None, None)
+        return Prediction(path=path, label=label, probability=number, top=told, task=self.task)
+
+    def _failure(self, picture: Picture, error: InputError) -> Prediction:
+        path, reason = path_of(picture), str(error)
         return Prediction(
-            path=path, label=label, probability=probability, top=told, several=several
+            path=path, label=None, probability=None, top=(), error=reason, task=self.task
         )
 
     def _told(self, answer: NDArray[np.float32], top: int) -> tuple[tuple[str, float], ...]:
@@ -143,10 +150,6 @@ class Predictor:
 def shortest(value: float | np.float32) -> float:
     """The number with the fewest digits that is this one in 32 bits."""
     return float(str(np.float32(value)))
-
-
-def _failure(picture: Picture, error: InputError) -> Prediction:
-    return Prediction(path=path_of(picture), label=None, probability=None, top=(), error=str(error))
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.data.balance import class_weights, image_weights, label_weights
-from vitlab.data.images import ImageSet, Task, task_of
+from vitlab.data.images import ImageSet, task_of
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluate.classify import Batches, Evaluator
 from vitlab.evaluate.watch import LabelWatch, ValueWatch
+from vitlab.kinds import Task
 from vitlab.train.config import TrainConfig
 from vitlab.train.loop import Evaluate, Goal
 from vitlab.train.loss import (

@@ -15,7 +15,9 @@ from vitlab.data.loader import batches_for_evaluation
 from vitlab.errors import InputError
 from vitlab.evaluate.feature_file import FeatureInfo
 from vitlab.inference.classifier import Classifier, load
+from vitlab.models.config import Size, pair
 from vitlab.models.readout import Readout
+from vitlab.models.vit import VisionTransformer
 from vitlab.tasks.job_machine import best_device
 from vitlab.weights.fingerprint import fingerprint
 
@@ -76,13 +78,17 @@ def open_embedder(
     *,
     kind: str = "pooled",
     layer: int | None = None,
+    image_size: Size | None = None,
     batch_size: int = 64,
     workers: int = 0,
 ) -> Embedder:
-    """A model that gives features of a kind and layer; one that cannot is an error."""
+    """A model that gives features of a kind and layer; one that cannot is an error.
+
+    Images of another `image_size` than the model's own resize its positions.
+    """
     if batch_size < 1 or workers < 0:
         raise InputError(f"batch_size {batch_size} and workers {workers}; valid: from 1 and from 0")
-    classifier = load(model)
+    classifier = _load_for(model, image_size)
     return Embedder(
         name=os.path.abspath(model) if os.path.exists(model) else os.fspath(model),
         classifier=classifier,
@@ -90,6 +96,20 @@ def open_embedder(
         batch_size=batch_size,
         workers=workers,
     )
+
+
+def _load_for(model: str | os.PathLike[str], size: Size | None) -> Classifier:
+    """The model as it is where it takes that size already: so that it is known as the same."""
+    classifier = load(model)
+    if size is None or pair(size) == classifier.preprocessing.size:
+        return classifier
+    if not isinstance(classifier.model, VisionTransformer):
+        height, width = classifier.preprocessing.size
+        raise InputError(
+            f"image_size {size} for {os.fspath(model)}, which is no Vision Transformer; "
+            f"valid: its own, {height}x{width}"
+        )
+    return load(model, image_size=size)
 
 
 def _check_finite(features: Tensor) -> None:

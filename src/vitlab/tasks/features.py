@@ -9,6 +9,7 @@ from vitlab.data.images import one_of
 from vitlab.data.pointed import list_images
 from vitlab.errors import DataError
 from vitlab.evaluate.feature_file import FeatureInfo, check_suffix, writing_features
+from vitlab.models.config import Size
 from vitlab.tasks.embed import Watch, open_embedder
 
 
@@ -32,6 +33,7 @@ def extract(
     output: Path,
     kind: str = "pooled",
     layer: int | None = None,
+    image_size: Size | None = None,
     split: str | None = None,
     batch_size: int = 64,
     workers: int = 0,
@@ -40,7 +42,14 @@ def extract(
 ) -> Extracted:
     """Write the features of images, in their order, to an `.npz` or `.parquet` file."""
     check_suffix(output)
-    embedder = open_embedder(model, kind=kind, layer=layer, batch_size=batch_size, workers=workers)
+    embedder = open_embedder(
+        model,
+        kind=kind,
+        layer=layer,
+        image_size=image_size,
+        batch_size=batch_size,
+        workers=workers,
+    )
     info = embedder.info()
     parts = list_images(images, split=split, download=download)
     total, done, labelled = sum(map(len, parts)), 0, 0

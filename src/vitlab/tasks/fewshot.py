@@ -18,6 +18,7 @@ from vitlab.data.random import generator
 from vitlab.data.survey import looking
 from vitlab.errors import DataError, InputError
 from vitlab.evaluate.fewshot import METHODS, Answer, Labelled, Score, check_request, draw_shots
+from vitlab.models.config import Size
 from vitlab.tasks.embed import Embedder, Watch, open_embedder
 from vitlab.tasks.job_data import unjudged
 
@@ -69,6 +70,7 @@ def fewshot(
     methods: Sequence[str] | None = None,
     kind: str = "pooled",
     layer: int | None = None,
+    image_size: Size | None = None,
     batch_size: int = 64,
     workers: int = 0,
     download: bool = False,
@@ -83,7 +85,14 @@ def fewshot(
     check_request(shots, draws, methods)
     if kind == "patches":
         raise InputError("patches are a grid, not one vector an image; valid: pooled, cls")
-    embedder = open_embedder(model, kind=kind, layer=layer, batch_size=batch_size, workers=workers)
+    embedder = open_embedder(
+        model,
+        kind=kind,
+        layer=layer,
+        image_size=image_size,
+        batch_size=batch_size,
+        workers=workers,
+    )
     channels = embedder.classifier.preprocessing.channels
     with looking(None if watch is None else partial(watch, "files looked at")):
         source = open_data(data, download=download, channels=channels)

@@ -1,13 +1,12 @@
 """Which images a command means: files, folders, patterns, and what comes through standard input."""
 
-import glob
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from vitlab.data.walk import ENDINGS, in_blocks, walk_images
+from vitlab.data.walk import ENDINGS, in_blocks, matching, pointed_at, walk_images
 from vitlab.errors import InputError
 from vitlab.inference.pictures import Picture
 
@@ -40,8 +39,7 @@ class ImageInputs:
     @property
     def single(self) -> bool:
         """Whether one file is meant, and not what may be found somewhere."""
-        name = self.names[0]
-        return len(self.names) == 1 and os.path.lexists(name) and not os.path.isdir(name)
+        return len(self.names) == 1 and pointed_at(self.names[0]) == "file"
 
     def find(self) -> Iterator[Picture]:
         """The images one after the other, in an order that is the same each time."""
@@ -59,20 +57,18 @@ class ImageInputs:
     def _find(self, name: str) -> Iterable[Picture]:
         if name == STDIN:
             return _piped(self.stdin())
-        if os.path.isdir(name):
+        kind = pointed_at(name)
+        if kind == "folder":
             return _some(
                 walk_images(name), f"{name} holds no image files; valid endings: {ENDINGS}"
             )
-        if os.path.lexists(name):
+        if kind == "file":
             return [name]
-        files = (path for path in glob.iglob(name, recursive=True) if not os.path.isdir(path))
-        return _some(in_blocks(files), f"{name} matches no file")
+        return _some(in_blocks(matching(name)), f"{name} matches no file")
 
 
 def _check(name: str) -> None:
-    if name == STDIN or os.path.lexists(name):
-        return
-    if not glob.has_magic(name):
+    if name != STDIN and pointed_at(name) == "nothing":
         raise InputError(f"{name}: no such file or folder")
 
 

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vitlab.data.images import ImageSet, Task
+from vitlab.data.images import ImageSet
 from vitlab.evaluate.calibration import Temperature
 from vitlab.evaluate.classify import Outcome, evaluate
 from vitlab.evaluate.multilabel import evaluate_labels
 from vitlab.evaluate.regress import evaluate_values
+from vitlab.kinds import Task
 from vitlab.tasks.report import Judged, mistakes_in, wrong_labels_in, wrong_values_in
 from vitlab.tasks.report.content import Mistake
 

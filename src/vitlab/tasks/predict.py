@@ -17,7 +17,7 @@ from vitlab.contact_sheet import check_name
 from vitlab.errors import InputError
 from vitlab.inference.classifier import Classifier, load
 from vitlab.inference.pictures import Picture, path_of, read_picture, reading
-from vitlab.inference.predictor import Prediction
+from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.tasks.image_inputs import ImageInputs
 from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.prediction_files import PredictionFile, check_output, open_predictions
@@ -46,6 +46,7 @@ def predict(
     images: Sequence[str | os.PathLike[str]],
     *,
     top: int = 5,
+    threshold: float | None = None,
     output: Path | None = None,
     overwrite: bool = False,
     contact_sheet: Path | None = None,
@@ -59,6 +60,7 @@ def predict(
 ) -> Predicted:
     """Classify files, folders, patterns, and what `-` reads; `each` is told every prediction.
 
+    `threshold` as in `Classifier.predict`.
     With `output`, what is in the file already is not computed again. An image that cannot be read
     is a record with an `error`; where it is the only one, it is an InputError.
     """
@@ -77,6 +79,7 @@ def predict(
         classifier=classifier,
         inputs=inputs,
         top=top,
+        threshold=threshold,
         sheet=contact_sheet,
         each=each,
         watch=watch,
@@ -98,6 +101,7 @@ class _Job:
     classifier: Classifier
     inputs: ImageInputs
     top: int
+    threshold: float | None
     sheet: Path | None
     each: Callable[[Prediction], None]
     watch: Watch | None
@@ -119,13 +123,20 @@ class _Job:
 
     def describe(self, batch_size: int | None) -> Job:
         """What must be the same when the job is continued."""
+        predictor = self.predictor(batch_size)
         return Job(
             model=self.model,
             fingerprint=fingerprint(self.classifier),
             images=tuple(self.inputs.absolute),
             top=self.top,
-            batch_size=self.classifier.predictor(batch_size=batch_size).engine.batch_size,
+            task=predictor.task,
+            threshold=predictor.threshold if predictor.task == "multi-label" else None,
+            batch_size=predictor.engine.batch_size,
         )
+
+    def predictor(self, batch_size: int | None) -> Predictor:
+        """What answers."""
+        return self.classifier.predictor(batch_size=batch_size, threshold=self.threshold)
 
     def run(
         self,
@@ -139,7 +150,7 @@ class _Job:
         shown = _first(file.records()) if file is not None and self.sheet else []
         left = pictures if file is None else _left(pictures, file.done.copy())
         total = _Total(self.inputs) if self.watch else None
-        predictor = self.classifier.predictor(batch_size=batch_size)
+        predictor = self.predictor(batch_size)
         for batch in predictor.stream(left, top=self.top, continued=before > 0):
             if file is not None:
                 file.append(batch)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from vitlab.errors import FileError
 from vitlab.inference.predictor import Prediction
+from vitlab.kinds import Task
 from vitlab.lock import locked
 from vitlab.tasks.prediction_job import Job, continued, job_path, read_job, write_job
 from vitlab.tasks.prediction_parquet import parquet_records, require_parquet, write_parquet
@@ -22,7 +23,11 @@ from vitlab.tasks.prediction_records import (
 )
 
 PARQUET = ".parquet"
-FORMATS: dict[str, Callable[[], Format]] = {".csv": Csv, ".jsonl": JsonLines, PARQUET: JsonLines}
+FORMATS: dict[str, Callable[[Task], Format]] = {
+    ".csv": Csv,
+    ".jsonl": JsonLines,
+    PARQUET: JsonLines,
+}
 """By ending; what will be Parquet is lines of JSON until all of it is there."""
 
 
@@ -36,7 +41,7 @@ class PredictionFile:
         """How often each path has been predicted."""
         self.count = self.failed = 0
         self._file = file
-        self._format = FORMATS[output.suffix.lower()]()
+        self._format = FORMATS[output.suffix.lower()](job.task)
         self._continue()
 
     def append(self, predictions: Sequence[Prediction]) -> None:
@@ -54,7 +59,7 @@ class PredictionFile:
             return
         os.fsync(self._file.fileno())
         if _is_parquet(self.output):
-            write_parquet(self.output, self.records())
+            write_parquet(self.output, self.records(), self.job.task)
         write_job(self.output, replace(self.job, finished=self.count))
 
     def records(self) -> Iterator[Prediction]:
@@ -111,7 +116,7 @@ def open_predictions(
         if overwrite:
             _forget(output, file)
         elif _is_parquet(output) and output.exists() and not data.stat().st_size:
-            file.writelines(map(JsonLines().encode, parquet_records(output)))
+            file.writelines(map(JsonLines().encode, parquet_records(output, job.task)))
             file.seek(0)
         write_job(output, job)
         yield PredictionFile(output, job, file)

@@ -10,8 +10,9 @@ from vitlab.config import from_dict, to_dict
 from vitlab.errors import FileError, VitlabError
 from vitlab.files import write_json
 from vitlab.inference.classifier import Classifier
+from vitlab.kinds import Task
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +25,9 @@ class Job:
     images: tuple[str, ...]
     """Absolute names of files, folders and patterns."""
     top: int
+    task: Task
+    threshold: float | None
+    """Probability from which on a label is told; None where the task has no labels to choose."""
     batch_size: int
     """Images at once: the last bits of a probability depend on its neighbours."""
     finished: int = 0
@@ -60,7 +64,13 @@ def continued(job: Job, before: Job, output: Path, *, batch_size: int | None) ->
     changes = {
         "another model": (before.model, job.model, before.fingerprint == job.fingerprint),
         "other images": (_names(before), _names(job), before.images == job.images),
+        "another task": (before.task, job.task, before.task == job.task),
         "another top": (before.top, job.top, before.top == job.top),
+        "another threshold": (
+            before.threshold,
+            job.threshold,
+            before.threshold == job.threshold,
+        ),
         "another batch size": (
             before.batch_size,
             batch_size,

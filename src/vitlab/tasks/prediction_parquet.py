@@ -8,7 +8,8 @@ from typing import Any
 from vitlab.errors import FileError, MissingExtra
 from vitlab.files import replacing
 from vitlab.inference.predictor import Prediction, shortest
-from vitlab.tasks.prediction_records import as_text
+from vitlab.kinds import Task
+from vitlab.tasks.prediction_records import NUMBERS, as_text, columns, record
 
 ROWS = 10_000
 """Of a row group: what is in memory at once."""
@@ -19,32 +20,43 @@ def require_parquet() -> None:
     _pyarrow()
 
 
-def write_parquet(path: Path, predictions: Iterable[Prediction]) -> None:
+def write_parquet(
+    path: Path, predictions: Iterable[Prediction], task: Task = "single-label"
+) -> None:
     """Write all of it, in place of what was there; the same rows give the same bytes."""
     arrow, parquet = _pyarrow()
-    score = arrow.struct([("label", arrow.string()), ("probability", arrow.float32())])
-    schema = arrow.schema(
-        [
-            ("path", arrow.string()),
-            ("label", arrow.string()),
-            ("probability", arrow.float32()),
-            ("top", arrow.list_(score)),
-            ("error", arrow.string()),
-        ]
-    )
+    schema = _schema(arrow, task)
     rows = map(_row, predictions)
     with replacing(path) as file, parquet.ParquetWriter(file, schema) as writer:
         while group := list(islice(rows, ROWS)):
             writer.write_table(arrow.Table.from_pylist(group, schema=schema))
 
 
-def parquet_records(path: Path) -> Iterator[Prediction]:
+def _schema(arrow: Any, task: Task) -> Any:
+    score = arrow.struct([("label", arrow.string()), (_number(task), arrow.float32())])
+    types = {
+        "path": arrow.string(),
+        "label": arrow.string(),
+        "probability": arrow.float32(),
+        "top": arrow.list_(score),
+        "error": arrow.string(),
+        "value": arrow.float32(),
+    }
+    return arrow.schema([(name, types[name]) for name in columns(task)])
+
+
+def _number(task: Task) -> str:
+    """What the number beside a label in `top` is."""
+    return "value" if task == "regression" else "probability"
+
+
+def parquet_records(path: Path, task: Task = "single-label") -> Iterator[Prediction]:
     """What `write_parquet` wrote."""
     arrow, parquet = _pyarrow()
     try:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(ROWS):
-                yield from map(_prediction, batch.to_pylist())
+                yield from (_prediction(row, task) for row in batch.to_pylist())
     except (arrow.ArrowException, KeyError) as error:
         raise FileError(
             f"{path}: holds no predictions of ours ({error}); --overwrite starts anew"
@@ -52,23 +64,22 @@ def parquet_records(path: Path) -> Iterator[Prediction]:
 
 
 def _row(prediction: Prediction) -> dict[str, Any]:
-    top = [{"label": label, "probability": value} for label, value in prediction.top]
-    return {
-        "path": as_text(prediction.path),
-        "label": as_text(prediction.label),
-        "probability": prediction.probability,
-        "top": top,
-        "error": as_text(prediction.error),
-    }
+    number = _number(prediction.task)
+    texts = {name: as_text(getattr(prediction, name)) for name in ("path", "label", "error")}
+    top = [{"label": as_text(label), number: value} for label, value in prediction.top]
+    return record(prediction) | texts | {"top": top}
 
 
-def _prediction(row: dict[str, Any]) -> Prediction:
+def _prediction(row: dict[str, Any], task: Task) -> Prediction:
+    number = _number(task)
+    numbers = {name: row[name] for name in NUMBERS & set(columns(task))}
     return Prediction(
         path=row["path"],
         label=row["label"],
-        probability=None if row["probability"] is None else shortest(row["probability"]),
-        top=tuple((score["label"], shortest(score["probability"])) for score in row["top"]),
+        top=tuple((score["label"], shortest(score[number])) for score in row["top"]),
         error=row["error"],
+        task=task,
+        **{name: None if each is None else shortest(each) for name, each in numbers.items()},
     )
 
 

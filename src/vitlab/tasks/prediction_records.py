@@ -7,8 +7,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from vitlab.inference.predictor import Prediction
+from vitlab.kinds import Task
 
 COLUMNS = ("path", "label", "probability", "top", "error")
+NUMBERS = {"probability", "value"}
+
+
+def columns(task: Task) -> tuple[str, ...]:
+    """The fields of every record of a job, whatever its format."""
+    return (*COLUMNS, "value") if task == "regression" else COLUMNS
 
 
 def as_text(path: str | None) -> str | None:
@@ -37,6 +44,9 @@ class JsonLines:
 
     header = b""
 
+    def __init__(self, task: Task = "single-label") -> None:
+        self._task = task
+
     def encode(self, prediction: Prediction) -> bytes:
         """One record, to its last line break."""
         # In ASCII: names of files may hold bytes that are no text, and escaped they stay valid.
@@ -44,7 +54,7 @@ class JsonLines:
 
     def decode(self, record: bytes) -> Prediction:
         """What was encoded; ValueError when it was something else."""
-        return _prediction(**json.loads(record))
+        return _prediction(self._task, **json.loads(record))
 
     def is_whole(self, lines: bytes) -> bool:
         """A line break inside JSON is escaped."""
@@ -54,23 +64,27 @@ class JsonLines:
 class Csv:
     """Comma-separated values; `top` is a list in JSON, what is missing is empty."""
 
-    header = ",".join(COLUMNS).encode() + b"\n"
+    def __init__(self, task: Task = "single-label") -> None:
+        self._task = task
+        self.header = ",".join(columns(task)).encode() + b"\n"
 
     def encode(self, prediction: Prediction) -> bytes:
         """One record, to its last line break."""
         fields = record(prediction)
         fields["top"] = json.dumps(fields["top"], ensure_ascii=False) if fields["top"] else None
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow([fields[name] for name in COLUMNS])
+        csv.writer(text, lineterminator="\n").writerow(fields.values())
         return text.getvalue().encode(errors="surrogateescape")
 
     def decode(self, record: bytes) -> Prediction:
         """What was encoded; ValueError when it was something else."""
         text = record.decode(errors="surrogateescape")
         (row,) = csv.reader(io.StringIO(text, newline=""))
-        fields = {name: text or None for name, text in zip(COLUMNS, row, strict=True)}
-        parsed = {name: json.loads(fields[name] or "null") for name in ("probability", "top")}
-        return _prediction(**{**fields, **parsed, "top": parsed["top"] or []})
+        texts = dict(zip(columns(self._task), row, strict=True))
+        fields: dict[str, Any] = {name: text or None for name, text in texts.items()}
+        for name in NUMBERS & fields.keys():
+            fields[name] = float(texts[name]) if texts[name] else None
+        return _prediction(self._task, **fields | {"top": json.loads(texts["top"] or "[]")})
 
     def is_whole(self, lines: bytes) -> bool:
         """A line break inside quotes ends nothing; quotes in a field are doubled."""
@@ -101,12 +115,12 @@ def whole_records(file: io.BufferedIOBase, format: Format) -> Iterator[tuple[int
 
 
 def record(prediction: Prediction) -> dict[str, Any]:
-    """The prediction by the names of its fields; `value` only where there is one."""
-    names = COLUMNS if prediction.value is None else (*COLUMNS, "value")
-    return {name: getattr(prediction, name) for name in names}
+    """The prediction by the names of its fields."""
+    return {name: getattr(prediction, name) for name in columns(prediction.task)}
 
 
 def _prediction(
+    task: Task,
     path: str | None,
     label: str | None,
     probability: float | None,
@@ -121,4 +135,5 @@ def _prediction(
         top=tuple((name, number) for name, number in top),
         error=error,
         value=value,
+        task=task,
     )

@@ -15,6 +15,7 @@ from vitlab.data.pointed import open_named
 from vitlab.errors import DataError, FileError, InputError, WeightsError
 from vitlab.evaluate.feature_file import FeatureInfo, FeatureReader, Rows, reading_features
 from vitlab.evaluate.similar import CHUNK, check_same, check_vectors, nearest
+from vitlab.models.config import Size, pair
 from vitlab.tasks.embed import Embedder, Watch, open_embedder
 
 
@@ -45,13 +46,18 @@ def similar(
     *,
     top: int = 10,
     model: str | os.PathLike[str] | None = None,
+    image_size: Size | None = None,
     watch: Watch | None = None,
 ) -> Similar:
-    """The images most like one; the model is the one that made the features, or `model`."""
+    """The images most like one; the model is the one that made the features, or `model`.
+
+    Its images are of the size of the features', which is the only `image_size` that is valid.
+    """
     if top < 1:
         raise InputError(f"top {top}; valid: at least 1")
     with reading_features(features) as reader, _naming(features):
         check_vectors(reader.info)
+        _check_size(reader.info, image_size)
         embedder = _embedder(features, reader.info, model)
         check_same(reader.info, embedder.info())
         query = embedder.classifier.features(
@@ -100,11 +106,19 @@ def _naming(features: Path) -> Iterator[None]:
         raise DataError(f"{features} {error}") from error.__cause__
 
 
+def _check_size(info: FeatureInfo, size: Size | None) -> None:
+    made = info.preprocessing.size
+    if size is not None and pair(size) != made:
+        found, valid = ("x".join(map(str, sides)) for sides in (pair(size), made))
+        raise DataError(f"holds features at {valid} pixels, not at {found}; valid: {valid}")
+
+
 def _embedder(features: Path, info: FeatureInfo, model: str | os.PathLike[str] | None) -> Embedder:
+    size = info.preprocessing.size
     if model is not None:
-        return open_embedder(model, kind=info.kind, layer=info.layer)
+        return open_embedder(model, kind=info.kind, layer=info.layer, image_size=size)
     try:
-        return open_embedder(info.model, kind=info.kind, layer=info.layer)
+        return open_embedder(info.model, kind=info.kind, layer=info.layer, image_size=size)
     except WeightsError as error:
         raise WeightsError(f"{error} (named by {features}; --model names another place)") from error
 

@@ -1,7 +1,7 @@
 """What a run starts from: weights of its own, or anybody's, and perhaps a teacher."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from vitlab.train.loop import Loader
 from vitlab.train.teacher import TaughtLoader, Teacher
 from vitlab.weights.bundle import find_bundle
 from vitlab.weights.load import load_weights
+from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
 
 ADAPTED = ("classes", "channels", "image_size", "dropout", "attention_dropout", "drop_path")
@@ -56,7 +57,17 @@ def open_weights_for(
         wanted["image_size"] = image_size
     for key, value in changes.items():
         wanted[key] = parse(ViTConfig, key, value) if isinstance(value, str) else value
-    return load_weights(_place(weights), **_classes(source, new_head), **wanted)
+    model = load_weights(_place(weights), **_classes(source, new_head), **wanted)
+    model.source = _with_statistics(model.source, source)
+    return model
+
+
+def _with_statistics(known: WeightSource, source: DataSource) -> WeightSource:
+    """The weights know the statistics of their own channels; of others only the data does."""
+    if known.preprocessing is None or known.channels == source.channels:
+        return known
+    measured = replace(known.preprocessing, mean=source.mean, std=source.std)
+    return replace(known, preprocessing=measured)
 
 
 def reopen(start: Start, model: dict[str, Any], source: DataSource) -> VisionTransformer:

@@ -20,7 +20,7 @@ HEAD = ("head.", "pre_logits.")
 def fingerprint(model: nn.Module) -> str:
     """SHA-256 of config and tensors, the head left out: the same in every file format."""
     config = {
-        key: pair(value) if key in SIZE_FIELDS else value
+        key: pair(getattr(model.config, key)) if key in SIZE_FIELDS else value
         for key, value in to_dict(model.config).items()
         if key not in (*HEAD_FIELDS, *TRAINING_FIELDS)
     }

@@ -217,6 +217,7 @@ def _source(
         format=layout.name,
         path=file.path,
         preprocessing=adapt_preprocessing(beside.preprocessing, size, config.channels),
+        channels=stored.config.channels,
         labels=_labels(labels, beside, stored.config.classes, config.classes),
         task=beside.task if same_head else "single-label",
         name=beside.name,

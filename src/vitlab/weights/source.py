@@ -14,6 +14,8 @@ class WeightSource:
     format: str
     path: Path
     preprocessing: Preprocessing | None = None
+    channels: int | None = None
+    """Of the images that the weights were made for; the model may have been adapted to others."""
     labels: tuple[str, ...] | None = None
     task: str = "single-label"
     """`single-label`, `multi-label` or `regression`, whose outputs are values in their unit."""
