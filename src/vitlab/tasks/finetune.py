@@ -122,11 +122,8 @@ def _known(model: VisionTransformer, classes: int) -> tuple[str, ...]:
 
 
 def _preprocessing(model: VisionTransformer, source: DataSource) -> Preprocessing:
-    """As the weights want it; of other channels only the data knows the statistics."""
-    own = replace(model.source.require_preprocessing(), white=source.white)
-    if own.channels == source.channels:
-        return own
-    return replace(own, mean=source.mean, std=source.std)
+    """As the weights want it, with the data's idea of white."""
+    return replace(model.source.require_preprocessing(), white=source.white)
 
 
 def _check(options: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
