@@ -56,7 +56,7 @@ def test_a_model_without_head_or_with_one_of_zeros_has_features(files: list[Path
 def test_mistakes(files: list[Path], tmp_path: Path) -> None:
     classifier = load(saved_model(tmp_path / "model.safetensors"))
     (tmp_path / "broken.png").write_bytes(b"no image")
-    with pytest.raises(InputError, match=r"broken.png: not a readable image"):
+    with pytest.raises(InputError, match=r"broken.png: not an image of a known format"):
         classifier.features([files[0], tmp_path / "broken.png"])
     with pytest.raises(InputError, match="no image; valid: at least 1"):
         classifier.features([])

@@ -22,6 +22,7 @@ from reference.torchvision_ops import declare
 from tasks.classifiers import colours, saved_model
 from vitlab import create_model, load
 from vitlab.errors import InputError, WeightsError
+from vitlab.image_file import VALID
 from vitlab.inference.pictures import read_picture
 from vitlab.inference.predictor import Predictor
 from vitlab.inference.torch_engine import CACHE, MOST, fitting_batch
@@ -106,7 +107,7 @@ def test_broken_pictures_do_not_reach_the_engine() -> None:
         "No such file or directory",
         None,
         "No such file or directory",
-        "not an image of a known format",
+        f"not an image of a known format; {VALID}",
     ]
     assert [p.path for p in found] == ["gone.png", "gone.png", None, "gone.png", "-"]
     assert engine.sizes == [1]
