@@ -122,7 +122,7 @@ def train_plainly(network: Any, images: Any, labels: Any, *, steps: int, lr: flo
             batch = torch.where(mirrored, images[rows].flip(-1), images[rows])
             loss = torch.nn.functional.cross_entropy(network(batch), labels[rows])
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             schedule.step()
             done, seen = done + 1, seen + len(rows)
