@@ -94,6 +94,8 @@ class TrainConfig:
     """Decay of the averaged weights per step; 0: no average is kept."""
     accumulate: int = 1
     """Parts that a batch is computed in."""
+    ghost_batches: int = 1
+    """Parts of a batch that batch norm looks at by themselves (arXiv:1705.08741)."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     recompute_activations: bool = False
     """Gradient checkpointing: a block's activations are computed twice instead of being kept."""
@@ -120,6 +122,7 @@ class TrainConfig:
         for name in (
             "batch_size",
             "accumulate",
+            "ghost_batches",
             "evaluations",
             "checkpoint_every",
             "keep",
@@ -135,9 +138,15 @@ class TrainConfig:
                 raise ConfigError(f"{name} {getattr(self, name)} is not in [0, 1)")
         if not self.budget > 0:
             raise ConfigError(f"budget {self.budget} {self.budget_in} is not positive")
-        if self.batch_size % self.accumulate:
+        for name in ("accumulate", "ghost_batches"):
+            if self.batch_size % getattr(self, name):
+                raise ConfigError(
+                    f"batch_size {self.batch_size} does not split into {getattr(self, name)} parts"
+                )
+        if self.accumulate > 1 and self.ghost_batches > 1:
             raise ConfigError(
-                f"batch_size {self.batch_size} does not split into {self.accumulate} parts"
+                f"accumulate {self.accumulate} and ghost_batches {self.ghost_batches}: both cut a "
+                f"batch into parts; valid: one of them"
             )
         if self.patience and not self.hold_out:
             raise ConfigError("patience needs hold_out > 0: nothing else may decide when to stop")
