@@ -25,6 +25,7 @@ B = 3
 TOLERANCE = 1e-10
 # Settings that change nothing in evaluation at the configured size; they have tests of their own.
 ELSEWHERE = {"dropout", "attention_dropout", "drop_path", "dynamic_size", "position_resize"}
+ELSEWHERE |= {"zero_init_residual"}
 
 every_case = pytest.mark.parametrize("case", CASES)
 

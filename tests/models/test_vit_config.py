@@ -93,6 +93,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"heads": 48}, "width 24 does not split into 48 heads"),
     ({"width": 25, "head_width": 8, "pool": "map"}, "width 25 does not split into 3 heads"),
     ({"proj": False, "head_width": 7}, "proj=False needs heads x head_width = width, found 3 x 7"),
+    (
+        {"proj": False, "zero_init_residual": True},
+        "zero_init_residual=True needs proj=True: without it no projection ends attention",
+    ),
     ({"attention": "sliding", "window_size": 4}, "window_size 4 is not an odd positive number"),
     ({"attention": "sliding", "window_size": -1}, "window_size -1 is not an odd positive number"),
     ({"attention": "sparse", "window_size": 1}, "window_size 1 is not at least 2"),
@@ -228,6 +232,7 @@ def test_defaults_are_the_papers() -> None:
         "proj_bias": True,
         "qk_norm": False,
         "layer_scale": None,
+        "zero_init_residual": False,
         "dropout": 0.0,
         "attention_dropout": 0.0,
         "drop_path": 0.0,

@@ -1,6 +1,7 @@
 """Initialisation of the original code: shape of every distribution, part by part."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -104,6 +105,32 @@ def test_mlp(model: VisionTransformer) -> None:
     for layer in (mlp.fc1, mlp.fc2):
         is_uniform(layer.weight, bound)
     is_normal(torch.cat([mlp.fc1.bias, mlp.fc2.bias]), 1e-6)
+
+
+SILENT = {"width": 12, "depth": 3, "heads": 3, "mlp_width": 17, "patch_size": 4, "image_size": 8}
+
+
+@pytest.mark.parametrize("proj_bias", [True, False])
+def test_blocks_begin_as_the_identity_if_asked(proj_bias: bool) -> None:
+    torch.manual_seed(0)
+    config = ViTConfig(**SILENT, zero_init_residual=True, proj_bias=proj_bias, layer_scale=0.5)
+    model = VisionTransformer(config)
+    x = torch.randn(2, 5, 12)
+    for block in model.encoder.blocks:
+        assert torch.equal(block(x, (2, 2)), x)
+        for layer in (block.attention.proj, block.mlp.fc2):
+            assert not any(parameter.any() for parameter in layer.parameters())
+        assert block.attention.qkv.weight.any()
+        assert block.mlp.fc1.weight.any()
+    # The rest is drawn as without it.
+    torch.manual_seed(0)
+    plain = VisionTransformer(replace(config, zero_init_residual=False)).state_dict()
+    zero = {
+        f"encoder.blocks.{i}.{part}." for i in range(3) for part in ("attention.proj", "mlp.fc2")
+    }
+    for name, tensor in model.state_dict().items():
+        if not name.startswith(tuple(zero)):
+            assert torch.equal(tensor, plain[name]), name
 
 
 def test_tokens_and_positions(model: VisionTransformer) -> None:

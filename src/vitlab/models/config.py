@@ -92,6 +92,8 @@ class ViTConfig:
     qk_norm: bool = False
     layer_scale: float | None = None
     """Initial value of LayerScale; None: no LayerScale."""
+    zero_init_residual: bool = False
+    """The projections that end attention and MLP start at zero: a pre-norm block as identity."""
     dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.0
@@ -249,6 +251,10 @@ def _check_attention(config: ViTConfig) -> None:
         raise ConfigError(
             f"proj=False needs heads x head_width = width, "
             f"found {config.heads} x {config.key_width} and {config.width}"
+        )
+    if config.zero_init_residual and not config.proj:
+        raise ConfigError(
+            "zero_init_residual=True needs proj=True: without it no projection ends attention"
         )
     if config.attention == "sliding" and (config.window_size < 1 or config.window_size % 2 == 0):
         raise ConfigError(f"window_size {config.window_size} is not an odd positive number")

@@ -9,9 +9,11 @@ from collections.abc import Callable
 
 from torch import nn
 
+from vitlab.errors import ConfigError
 from vitlab.models.config import ViTConfig, pair
 from vitlab.nn.attention import SelfAttention
 from vitlab.nn.encoder import Encoder, EncoderBlock
+from vitlab.nn.init import init_zero
 from vitlab.nn.mlp import Mlp
 from vitlab.nn.patch_embed import PatchEmbed, ShiftedPatchEmbed
 from vitlab.nn.pattern import Axial, Others, Pattern, Sliding, Sparse
@@ -168,9 +170,25 @@ def build_encoder(config: ViTConfig) -> Encoder:
         )
         for layer in range(config.depth)
     ]
+    if config.zero_init_residual:
+        for block in blocks:
+            silence(block)
     normed = config.norm == "pre" and config.norm_at == "tokens"
     norm = nn.LayerNorm(config.width, eps=config.norm_eps) if normed else nn.Identity()
     return Encoder(blocks, norm)
+
+
+def silence(block: EncoderBlock) -> None:
+    """Let both branches of a block begin with nothing to add."""
+    last = getattr(block.attention, "proj", None)
+    if not isinstance(last, nn.Linear):
+        raise ConfigError(
+            f"zero_init_residual=True needs attention that ends with a linear layer `proj`; "
+            f"{type(block.attention).__name__} has none"
+        )
+    init_zero(last)
+    assert isinstance(block.mlp, Mlp)
+    init_zero(block.mlp.fc2)
 
 
 def build_pool(config: ViTConfig) -> nn.Module:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitlab.errors import ConfigError, InputError
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.parts import build_encoder, build_pool, build_positions
-from vitlab.nn.init import POSITION_STD, init_head, init_projection
+from vitlab.nn.init import POSITION_STD, init_projection, init_zero
 from vitlab.registry import STEMS
 
 Grid = tuple[int, int]
@@ -209,5 +209,5 @@ def _head(config: ViTConfig) -> nn.Linear | None:
     if not config.classes:
         return None
     layer = nn.Linear(config.representation, config.classes)
-    init_head(layer)
+    init_zero(layer)
     return layer

@@ -17,6 +17,8 @@ class OptimizerConfig:
     """Peak rate of AdamW or SGD."""
     muon_lr: float = 0.02
     """Peak rate of the matrices that Muon updates."""
+    muon_for: Literal["encoder", "all"] = "encoder"
+    """`all`: Muon updates convolutions too, those of the stem above all, but not depthwise ones."""
     weight_decay: float = 0.05
     """Decoupled, multiplied by the rate; matrices only, never norms, biases, tokens or tables."""
     layer_decay: float = 1.0

@@ -17,6 +17,7 @@ FREE = {
     "position_resize",
     "attention",
     "window_size",
+    "zero_init_residual",
 }
 """Fields that change what a model does and none of its tensors."""
 ADAPTED = {"image_size", "classes", "channels", "head", "representation_size"}
