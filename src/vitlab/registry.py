@@ -63,6 +63,7 @@ POSITIONS = Registry(
         "relative": "vitlab.models.parts:no_position",
         "sincos2d": "vitlab.models.parts:sincos2d_position",
         "rope": "vitlab.models.parts:no_position",
+        "conditional": "vitlab.models.parts:conditional_position",
     },
 )
 ATTENTIONS = Registry(

@@ -79,10 +79,33 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         (
             {"position_at": place, "position": position},
             f"position_at {place!r} needs an additive position "
-            f"(learned1d, learned2d, sincos2d), not {position!r}",
+            f"(learned1d, learned2d, sincos2d, conditional), not {position!r}",
         )
         for place in ("every_layer", "shared_layers")
         for position in ("none", "relative", "rope")
+    ),
+    ({"pool_after": 0}, "pool_after 0; valid with depth 2: 1 to 1"),
+    ({"pool_after": 2}, "pool_after 2; valid with depth 2: 1 to 1"),
+    ({"pool_after": 1, "depth": 1}, "pool_after 1; valid with depth 1: None for a single block"),
+    (
+        {"pool_after": 1, "image_size": (16, 20)},
+        "image_size (16, 20): the grid of 4x5 patches is not even in both directions, "
+        "which pool_after 1 needs",
+    ),
+    ({"pool_after": 1, "image_size": (12, 16)}, "the grid of 3x4 patches is not even"),
+    *(
+        (
+            {"pool_after": 1, "position_at": place, "position": position},
+            f"pool_after 1 with position_at {place!r}: a table of {position!r} fits one grid; "
+            f"valid: position_at 'stem', or 'conditional'",
+        )
+        for place in ("every_layer", "shared_layers")
+        for position in ("learned1d", "sincos2d")
+    ),
+    (
+        {"attention": "lsa", "class_token": False, "pool": "mean", "image_size": 8}
+        | {"pool_after": 1},
+        "attention 'lsa' masks a token's view of itself and needs 2 tokens",
     ),
     ({"position": "learned2d", "width": 27}, "'learned2d' needs an even width, not 27"),
     ({"position": "sincos2d", "width": 18}, "'sincos2d' needs a width divisible by 4, not 18"),
@@ -232,6 +255,7 @@ def test_defaults_are_the_papers() -> None:
         "proj_bias": True,
         "qk_norm": False,
         "layer_scale": None,
+        "pool_after": None,
         "zero_init_residual": False,
         "dropout": 0.0,
         "attention_dropout": 0.0,

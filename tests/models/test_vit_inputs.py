@@ -85,6 +85,7 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "relative": {"position": "relative"},
     "relative_sliding": {"position": "relative", "attention": "sliding", "window_size": 3},
     "none": {"position": "none", "attention": "axial"},
+    "conditional": {"position": "conditional", "position_at": "every_layer", "registers": 2},
 }
 
 
@@ -180,6 +181,24 @@ def test_dynamic_size_of_a_hybrid() -> None:
     assert model.features(draw(1, 5, 33, 17)).patches.shape == (1, 5, 3, 12)
     with pytest.raises(InputError, match="feature map width 3"):
         build(replace(config, patch_size=(1, 2), image_size=(32, 32)))(draw(1, 5, 32, 17))
+
+
+def test_a_pooled_grid_of_another_size() -> None:
+    changes = {"pool_after": 1, "position": "rope", "position_resize": "zoom"}
+    model = build(replace(BASE, image_size=(12, 16), dynamic_size=True, **changes))
+    images = draw(2, 5, 18, 20)
+    settings = asdict(replace(model.config, position_grid=(4, 8)))
+    expected = reference_vit(model.state_dict(), settings)(images)
+    assert expected.grids == [(6, 10), (3, 5)]
+    torch.testing.assert_close(
+        model(images).detach(), torch.from_numpy(expected.logits), **TOLERANCE
+    )
+    assert model.features(images, layers=[0]).layers[0].patches.shape == (2, 6, 10, 12)
+    assert model.layer(images, 0).patches.shape == (2, 6, 10, 12)
+    assert model.layer(images, 1).patches.shape == (2, 3, 5, 12)
+    with pytest.raises(InputError) as error:
+        model(draw(1, 5, 15, 20))
+    assert "images of size (15, 20): the grid of 5x10 patches is not even" in str(error.value)
 
 
 def test_tables_learn_at_other_sizes() -> None:

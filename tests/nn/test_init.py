@@ -174,6 +174,14 @@ def test_other_positions() -> None:
         is_normal(block.attention.offsets, 0.02)
 
 
+def test_conditional_positions_start_as_none() -> None:
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig(**SILENT, position="conditional", registers=2))
+    x = torch.randn(2, 7, 12)
+    assert torch.equal(model.positions[0](x, (2, 2)), x)
+    assert not any(parameter.any() for parameter in model.positions.parameters())
+
+
 def test_lsa_starts_as_plain_attention() -> None:
     config = ViTConfig(
         width=24, depth=1, heads=3, mlp_width=8, patch_size=4, image_size=8, attention="lsa"

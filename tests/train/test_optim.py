@@ -41,6 +41,20 @@ def test_decay_is_for_weights_alone() -> None:
     assert not any("norm" in name for name in decayed)
 
 
+def test_conditional_positions_are_neither_decayed_nor_orthogonalised() -> None:
+    model = create_model("vit_test", position="conditional")
+    config = OptimizerConfig(name="muon", muon_for="all", weight_decay=0.3)
+    muon, adamw = build_optimizers(model, config)
+    kernel = model.positions[0].conv.weight
+    assert not any(p is kernel for p in muon.param_groups[0]["params"])
+    [decay] = [
+        group["weight_decay"]
+        for group in adamw.param_groups
+        if any(p is kernel for p in group["params"])
+    ]
+    assert decay == 0.0
+
+
 def test_muon_takes_the_matrices_of_the_encoder() -> None:
     model = create_model("vit_test")
     muon, adamw = build_optimizers(model, OptimizerConfig(name="muon", muon_lr=0.5, lr=0.25))

@@ -55,7 +55,7 @@ class ViTConfig:
     """LayerNorm behind the patch projection, or before and behind it."""
 
     position: str = "learned1d"
-    """`none learned1d learned2d relative sincos2d rope` (paper, table 8) or a registered name."""
+    """`none learned1d learned2d relative sincos2d rope conditional` or a registered name."""
     position_at: Literal["stem", "every_layer", "shared_layers"] = "stem"
     position_prefix: Literal["cls", "all", "none"] = "cls"
     """Which prefix tokens have an entry in a learned table: DINOv2 cls, timm all, DeiT-III none."""
@@ -92,6 +92,8 @@ class ViTConfig:
     qk_norm: bool = False
     layer_scale: float | None = None
     """Initial value of LayerScale; None: no LayerScale."""
+    pool_after: int | None = None
+    """Blocks after which each 2x2 patches are averaged into one; None: the grid stays."""
     zero_init_residual: bool = False
     """The projections that end attention and MLP start at zero: a pre-norm block as identity."""
     dropout: float = 0.0
@@ -130,7 +132,18 @@ class ViTConfig:
                     f"patch_size {self.patch_size}"
                 )
         rows, columns = (size // patch for _, size, patch in sides)
+        if self.pool_after is not None and (rows % 2 or columns % 2):
+            raise ConfigError(
+                f"image_size {image_size}: the grid of {rows}x{columns} patches is not even in "
+                f"both directions, which pool_after {self.pool_after} needs"
+            )
         return rows, columns
+
+    def grid_at(self, layer: int) -> tuple[int, int]:
+        """Rows and columns of patches that block `layer` sees."""
+        rows, columns = self.grid
+        pooled = self.pool_after is not None and layer >= self.pool_after
+        return (rows // 2, columns // 2) if pooled else (rows, columns)
 
     @property
     def prefix(self) -> int:
@@ -145,8 +158,12 @@ class ViTConfig:
 
     @property
     def tokens(self) -> int:
-        """Length of the sequence that the encoder sees."""
-        rows, columns = self.grid
+        """Length of the sequence that enters the encoder."""
+        return self.tokens_at(0)
+
+    def tokens_at(self, layer: int) -> int:
+        """Length of the sequence that block `layer` sees."""
+        rows, columns = self.grid_at(layer)
         return self.prefix + rows * columns
 
     @property
@@ -230,8 +247,10 @@ def _check_tokens(config: ViTConfig) -> None:
     if config.position_at != "stem" and config.position in ("none", *IN_ATTENTION):
         raise ConfigError(
             f"position_at {config.position_at!r} needs an additive position "
-            f"(learned1d, learned2d, sincos2d), not {config.position!r}"
+            f"(learned1d, learned2d, sincos2d, conditional), not {config.position!r}"
         )
+    if config.pool_after is not None:
+        _check_pool_after(config, config.pool_after)
     if config.position == "learned2d" and config.width % 2:
         raise ConfigError(f"position 'learned2d' needs an even width, not {config.width}")
     if config.position == "sincos2d" and config.width % 4:
@@ -239,6 +258,17 @@ def _check_tokens(config: ViTConfig) -> None:
     if config.position == "rope" and config.key_width % 4:
         raise ConfigError(
             f"position 'rope' needs a head width divisible by 4, not {config.key_width}"
+        )
+
+
+def _check_pool_after(config: ViTConfig, blocks: int) -> None:
+    if not 1 <= blocks < config.depth:
+        valid = f"1 to {config.depth - 1}" if config.depth > 1 else "None for a single block"
+        raise ConfigError(f"pool_after {blocks}; valid with depth {config.depth}: {valid}")
+    if config.position_at != "stem" and config.position != "conditional":
+        raise ConfigError(
+            f"pool_after {blocks} with position_at {config.position_at!r}: a table of "
+            f"{config.position!r} fits one grid; valid: position_at 'stem', or 'conditional'"
         )
 
 
@@ -260,5 +290,5 @@ def _check_attention(config: ViTConfig) -> None:
         raise ConfigError(f"window_size {config.window_size} is not an odd positive number")
     if config.attention == "sparse" and config.window_size < 2:
         raise ConfigError(f"window_size {config.window_size} is not at least 2")
-    if config.attention == "lsa" and config.tokens < 2:
+    if config.attention == "lsa" and config.tokens_at(config.depth - 1) < 2:
         raise ConfigError("attention 'lsa' masks a token's view of itself and needs 2 tokens")

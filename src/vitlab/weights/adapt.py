@@ -90,7 +90,7 @@ def adapt(
         same = (stored.classes, stored.head) == (target.classes, target.head)
         return tensor if same else None
     if name.endswith(".offsets"):
-        rows, columns = target.grid
+        rows, columns = target.grid_at(int(name.split(".")[2]))
         return resize_offsets(tensor, rows * columns)
     if name.startswith("positions."):
         return _adapt_positions(name, tensor, stored, target, method)
