@@ -26,7 +26,7 @@ B = 3
 TOLERANCE = 1e-10
 # Settings that change nothing in evaluation at the configured size; they have tests of their own.
 ELSEWHERE = {"dropout", "attention_dropout", "drop_path", "dynamic_size", "position_resize"}
-ELSEWHERE |= {"zero_init_residual"}
+ELSEWHERE |= {"zero_init_residual", "relative_local"}
 
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -138,7 +138,7 @@ def test_attention_is_computed_by_groups_where_that_is_less(case: str) -> None:
     for layer, block in enumerate(model.encoder.blocks):
         attention = block.attention
         assert isinstance(attention, SelfAttention)
-        if attention.pattern is not None and attention.offsets is None:
+        if attention.pattern is not None and not config.position.startswith("relative"):
             groups = pattern_groups(
                 attention.pattern, config.grid_at(layer), config.prefix, torch.device("cpu")
             )
@@ -192,7 +192,7 @@ def test_cases_use_every_value_of_every_choice() -> None:
     choices |= {
         "stem": {"patch", "resnet", "conv", "shifted"},
         "position": {"none", "learned1d", "learned2d", "relative", "sincos2d", "rope"}
-        | {"conditional"},
+        | {"conditional", "relative_bias"},
         "attention": {"full", "lsa", "sliding", "axial", "sparse"},
     }
     for name, values in choices.items():

@@ -65,6 +65,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**CONV, "conv_strides": (-2, -2)}, "conv_strides (-2, -2)"),
     ({**CONV, "patch_size": 8}, "patch_size 8 is not the product of conv_strides (2, 2)"),
     ({**CONV, "patch_size": (4, 2)}, "patch_size (4, 2) is not the product of"),
+    (
+        {**CONV, "conv_pool_at": "before", "conv_downsample": "stride"},
+        "conv_pool_at 'before' needs conv_downsample 'pool', not 'stride'",
+    ),
+    ({"conv_pool_at": "inside"}, "unknown conv_pool_at 'inside'; valid: after, before"),
     ({**CONV, "patch_norm": "both"}, "patch_norm 'both' needs stem 'patch' or 'shifted'"),
     (
         {"stem": "resnet", "patch_norm": "both", "patch_size": 1},
@@ -82,7 +87,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
             f"(learned1d, learned2d, sincos2d, conditional), not {position!r}",
         )
         for place in ("every_layer", "shared_layers")
-        for position in ("none", "relative", "rope")
+        for position in ("none", "relative", "relative_bias", "rope")
     ),
     ({"pool_after": 0}, "pool_after 0; valid with depth 2: 1 to 1"),
     ({"pool_after": 2}, "pool_after 2; valid with depth 2: 1 to 1"),
@@ -106,6 +111,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"attention": "lsa", "class_token": False, "pool": "mean", "image_size": 8}
         | {"pool_after": 1},
         "attention 'lsa' masks a token's view of itself and needs 2 tokens",
+    ),
+    ({"relative_local": -1.0, "position": "relative_bias"}, "relative_local -1.0 is negative"),
+    (
+        {"relative_local": 0.5, "position": "relative"},
+        "relative_local 0.5 needs position 'relative_bias', which has a table per head, "
+        "not 'relative'",
     ),
     ({"position": "learned2d", "width": 27}, "'learned2d' needs an even width, not 27"),
     ({"position": "sincos2d", "width": 18}, "'sincos2d' needs a width divisible by 4, not 18"),
@@ -229,6 +240,7 @@ def test_defaults_are_the_papers() -> None:
         "conv_strides": [2, 2],
         "conv_widths": [64],
         "conv_downsample": "pool",
+        "conv_pool_at": "after",
         "conv_norm": "none",
         "conv_activation": "relu",
         "patch_norm": "none",
@@ -238,6 +250,7 @@ def test_defaults_are_the_papers() -> None:
         "position_grid": None,
         "position_resize": "bicubic",
         "rope_theta": 100.0,
+        "relative_local": 0.0,
         "dynamic_size": False,
         "class_token": True,
         "registers": 0,

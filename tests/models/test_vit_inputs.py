@@ -85,6 +85,7 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "relative": {"position": "relative"},
     "relative_sliding": {"position": "relative", "attention": "sliding", "window_size": 3},
     "none": {"position": "none", "attention": "axial"},
+    "relative_bias": {"position": "relative_bias", "pool": "mean"},
     "conditional": {"position": "conditional", "position_at": "every_layer", "registers": 2},
 }
 
@@ -97,7 +98,9 @@ def test_dynamic_size_resizes_the_tables(changes: dict[str, Any], method: Resize
     images = draw(2, 5, *OTHER)
     state = {name: value.numpy() for name, value in model.state_dict().items()}
     for name, value in state.items():
-        if name.endswith(".table"):
+        if name.endswith("offset_bias.table"):
+            state[name] = resized(value.transpose(1, 2, 0), (5, 21), method).transpose(2, 0, 1)
+        elif name.endswith(".table"):
             entries = config.positioned_prefix
             grid = value[entries:].reshape(5, 7, config.width)
             patches = resized(grid, (3, 11), method).reshape(33, config.width)

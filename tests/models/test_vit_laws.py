@@ -58,7 +58,7 @@ BLOCK = {
     "mlp.fc2.bias": (12,),
 }
 SOME = ["paper", "relative_registers", "rope_registers", "sincos2d_every", "sliding_groups", "lsa"]
-SOME += ["conditional_every", "pooled_conditional", "pooled_relative"]
+SOME += ["relative_bias", "conditional_every", "pooled_conditional", "pooled_relative"]
 SOME += ["axial_registers_gap", "sparse_even", "conv_batch", "map", "learned2d_every", "hybrid"]
 some_cases = pytest.mark.parametrize("case", SOME)
 
@@ -171,6 +171,11 @@ def test_names_of_a_plain_model() -> None:
             {"positions.0.conv.weight", "positions.0.conv.bias"},
             {"positions.0.table"},
         ),
+        (
+            {"position": "relative_bias"},
+            {"encoder.blocks.0.attention.offset_bias.table"},
+            {"positions.0.table"},
+        ),
         ({"position_at": "shared_layers", "depth": 1}, set(), set()),
         ({"qkv_bias": False}, set(), {"encoder.blocks.0.attention.qkv.bias"}),
         ({"proj_bias": False}, set(), {"encoder.blocks.0.attention.proj.bias"}),
@@ -236,6 +241,11 @@ def test_names_that_a_setting_changes(
             (7, 4),
         ),
         ({"position": "conditional"}, "positions.0.conv.weight", (12, 1, 3, 3)),
+        (
+            {"position": "relative_bias", "image_size": (8, 12)},
+            "encoder.blocks.0.attention.offset_bias.table",
+            (3, 7, 11),
+        ),
         ({"stem": "shifted"}, "stem.proj.weight", (12, 15, 2, 2)),
         ({"stem": "shifted"}, "stem.norm_before.weight", (60,)),
         ({"stem": "resnet", "resnet_width": 32}, "stem.proj.weight", (12, 32, 2, 2)),

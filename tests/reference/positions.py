@@ -81,6 +81,18 @@ def rotated(vectors: Array, grid: Grid, over: Grid, *, prefix: int, theta: float
     return result
 
 
+def offset_bias(table: Array, grid: Grid, *, prefix: int) -> Array:
+    """Scores of one head: the entry of (row, column) of key minus query, zero is in the middle."""
+    tokens = prefix + grid[0] * grid[1]
+    bias = np.zeros((tokens, tokens))
+    for m in range(prefix, tokens):
+        for n in range(prefix, tokens):
+            query, key = divmod(m - prefix, grid[1]), divmod(n - prefix, grid[1])
+            down, right = key[0] - query[0], key[1] - query[1]
+            bias[m, n] = table[len(table) // 2 + down, table.shape[1] // 2 + right]
+    return bias
+
+
 def relative_bias(q: Array, offsets: Array, *, prefix: int, scale: float) -> Array:
     """Scores of the query against the embedding of p_q - p_k, positions along the raster order.
 

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from reference.attention import attend, linear, multi_head
 from reference.layers import layer_norm, mlp
 from reference.looks import looks
-from reference.positions import conditional, learned2d, relative_bias, rotated, sincos2d
+from reference.positions import (
+    conditional,
+    learned2d,
+    offset_bias,
+    relative_bias,
+    rotated,
+    sincos2d,
+)
 from reference.resnet import under
 from reference.stems import stem
 
@@ -181,6 +188,8 @@ def self_attention(
         bias = None
         if config["position"] == "relative":
             bias = relative_bias(q, p["offsets"], prefix=prefix, scale=scale)
+        if config["position"] == "relative_bias":
+            bias = offset_bias(p["offset_bias.table"][head_number], grid, prefix=prefix)
         y, w = attend(q, k, v, looks=mask, bias=bias, scale=scale)
         outputs.append(y)
         weights.append(w)

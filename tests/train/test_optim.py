@@ -21,9 +21,10 @@ def test_every_parameter_has_one_group(name: str, model: str) -> None:
     assert sorted(found) == sorted(id(p) for p in built.parameters())
 
 
-def test_decay_is_for_weights_alone() -> None:
+@pytest.mark.parametrize("position", ["relative", "relative_bias", "conditional"])
+def test_decay_is_for_weights_alone(position: str) -> None:
     model = create_model(
-        "vit_test", registers=2, layer_scale=0.1, pool="map", attention="lsa", position="relative"
+        "vit_test", registers=2, layer_scale=0.1, pool="map", attention="lsa", position=position
     )
     config = OptimizerConfig(name="adamw", weight_decay=0.3)
     [optimizer] = build_optimizers(model, config)
@@ -38,7 +39,7 @@ def test_decay_is_for_weights_alone() -> None:
     assert "head.weight" in decayed
     assert "encoder.blocks.0.attention.qkv.weight" in decayed
     assert {name.rsplit(".", 1)[-1] for name in decayed} == {"weight"}
-    assert not any("norm" in name for name in decayed)
+    assert not any("norm" in name or "positions" in name for name in decayed)
 
 
 def test_conditional_positions_are_neither_decayed_nor_orthogonalised() -> None:

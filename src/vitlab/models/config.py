@@ -8,8 +8,8 @@ from vitlab.errors import ConfigError, UnknownName
 from vitlab.registry import ATTENTIONS, POSITIONS, STEMS
 
 Size = int | tuple[int, int]
-IN_ATTENTION = ("relative", "rope")
-"""Positions that act on queries and keys; all others are added to the tokens."""
+IN_ATTENTION = ("relative", "relative_bias", "rope")
+"""Positions that act on queries, keys or scores; all others are added to the tokens."""
 
 
 def pair(size: Size) -> tuple[int, int]:
@@ -49,13 +49,15 @@ class ViTConfig:
     """Channels of every convolution but the last, which has `width`."""
     conv_downsample: Literal["pool", "stride"] = "pool"
     """A stride is a max-pool behind the convolution (CCT) or the convolution's own."""
+    conv_pool_at: Literal["after", "before"] = "after"
+    """The max-pool overlaps, behind the activation (CCT), or has its stride's size, before norm."""
     conv_norm: Literal["none", "batch"] = "none"
     conv_activation: Literal["relu", "gelu"] = "relu"
     patch_norm: Literal["none", "after", "both"] = "none"
     """LayerNorm behind the patch projection, or before and behind it."""
 
     position: str = "learned1d"
-    """`none learned1d learned2d relative sincos2d rope conditional` or a registered name."""
+    """`none learned1d learned2d sincos2d conditional relative relative_bias rope` or your own."""
     position_at: Literal["stem", "every_layer", "shared_layers"] = "stem"
     position_prefix: Literal["cls", "all", "none"] = "cls"
     """Which prefix tokens have an entry in a learned table: DINOv2 cls, timm all, DeiT-III none."""
@@ -64,6 +66,8 @@ class ViTConfig:
     position_resize: Literal["bicubic", "zoom"] = "bicubic"
     """How a table meets another grid: antialiased bicubic, or the original's order-1 zoom."""
     rope_theta: float = 100.0
+    relative_local: float = 0.0
+    """`relative_bias` starts at minus this times the squared distance to a neighbour per head."""
     dynamic_size: bool = False
     """Accept images of other sizes and resize the positions on the fly."""
 
@@ -186,7 +190,7 @@ def _check_numbers(config: ViTConfig) -> None:
     for name in ("width", "depth", "heads", "mlp_width", "channels", "resnet_width"):
         if getattr(config, name) < 1:
             raise ConfigError(f"{name} {getattr(config, name)} is not at least 1")
-    for name in ("classes", "registers"):
+    for name in ("classes", "registers", "relative_local"):
         if getattr(config, name) < 0:
             raise ConfigError(f"{name} {getattr(config, name)} is negative")
     for name in ("image_size", "patch_size", "position_grid"):
@@ -227,6 +231,11 @@ def _check_stem(config: ViTConfig) -> None:
                 f"patch_size {config.patch_size} is not the product of "
                 f"conv_strides {config.conv_strides}"
             )
+        if config.conv_pool_at == "before" and config.conv_downsample != "pool":
+            raise ConfigError(
+                f"conv_pool_at 'before' needs conv_downsample 'pool', "
+                f"not {config.conv_downsample!r}"
+            )
     if config.stem == "resnet" and config.resnet_width % 32:
         raise ConfigError(f"resnet_width {config.resnet_width} is not a multiple of 32 (GroupNorm)")
     if config.patch_norm == "both" and config.stem not in ("patch", "shifted"):
@@ -251,6 +260,11 @@ def _check_tokens(config: ViTConfig) -> None:
         )
     if config.pool_after is not None:
         _check_pool_after(config, config.pool_after)
+    if config.relative_local and config.position != "relative_bias":
+        raise ConfigError(
+            f"relative_local {config.relative_local} needs position 'relative_bias', which has a "
+            f"table per head, not {config.position!r}"
+        )
     if config.position == "learned2d" and config.width % 2:
         raise ConfigError(f"position 'learned2d' needs an even width, not {config.width}")
     if config.position == "sincos2d" and config.width % 4:

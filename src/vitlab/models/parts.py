@@ -15,6 +15,7 @@ from vitlab.nn.attention import SelfAttention
 from vitlab.nn.encoder import Encoder, EncoderBlock
 from vitlab.nn.init import init_zero
 from vitlab.nn.mlp import Mlp
+from vitlab.nn.offset_bias import OffsetBias
 from vitlab.nn.patch_embed import PatchEmbed, ShiftedPatchEmbed
 from vitlab.nn.pattern import Axial, Others, Pattern, Sliding, Sparse
 from vitlab.nn.pool import AttentionPool, ClassToken, MeanPool
@@ -69,6 +70,7 @@ def conv_stem(config: ViTConfig) -> nn.Module:
         widths=config.conv_widths,
         strides=config.conv_strides,
         downsample=config.conv_downsample,
+        pool_at=config.conv_pool_at,
         norm=config.conv_norm,
         activation=config.conv_activation,
         norm_after=config.patch_norm == "after",
@@ -77,7 +79,7 @@ def conv_stem(config: ViTConfig) -> nn.Module:
 
 
 def no_position(config: ViTConfig) -> None:
-    """Nothing is added to the tokens (`relative` and `rope` act inside attention)."""
+    """Nothing is added to the tokens (relative and rotary ones act inside attention)."""
 
 
 def learned1d_position(config: ViTConfig) -> nn.Module:
@@ -126,6 +128,7 @@ def self_attention(
     Relative positions are made for the grid that block `layer` sees.
     """
     rope = Rope(config.key_width, grid=config.position_grid or config.grid, theta=config.rope_theta)
+    biased = config.position == "relative_bias"
     return SelfAttention(
         config.width,
         heads=config.heads,
@@ -142,6 +145,16 @@ def self_attention(
         learned_temperature=learned_temperature,
         rope=rope if config.position == "rope" else None,
         relative_to=config.grid_at(layer) if config.position == "relative" else None,
+        offset_bias=_offset_bias(config, layer) if biased else None,
+    )
+
+
+def _offset_bias(config: ViTConfig, layer: int) -> OffsetBias:
+    return OffsetBias(
+        config.heads,
+        grid=config.grid_at(layer),
+        local=config.relative_local,
+        resize=config.position_resize,
     )
 
 

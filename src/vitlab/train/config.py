@@ -78,6 +78,10 @@ class TrainConfig:
     """First encoder blocks that never learn, and the stem with them."""
     head_first: float = 0.0
     """Share of the steps, at the start, in which the head learns alone."""
+    whiten: int = 0
+    """Training images from whose patches the first layer starts as a whitening; 0: at random."""
+    whiten_frozen: bool = False
+    """The whitened layer's weight never learns, its random filters neither."""
     batch_size: int = 128
     budget: float = 10.0
     budget_in: Literal["epochs", "steps", "minutes"] = "epochs"
@@ -129,7 +133,7 @@ class TrainConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is not at least 1")
-        for name in ("patience", "workers", "seed", "frozen_blocks", "images_per_class"):
+        for name in ("patience", "workers", "seed", "frozen_blocks", "images_per_class", "whiten"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is negative")
         for name in ("hold_out", "label_smoothing", "ema", "head_first"):
@@ -141,5 +145,7 @@ class TrainConfig:
             raise ConfigError(
                 f"batch_size {self.batch_size} does not split into {self.accumulate} parts"
             )
+        if self.whiten_frozen and not self.whiten:
+            raise ConfigError("whiten_frozen needs whiten > 0: nothing else may start there")
         if self.patience and not self.hold_out:
             raise ConfigError("patience needs hold_out > 0: nothing else may decide when to stop")

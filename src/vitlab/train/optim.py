@@ -12,7 +12,9 @@ from vitlab.train.learning import depth, rate_factor
 from vitlab.train.muon import Muon, newton_schulz_flops
 
 ENCODER_MATRIX = re.compile(r"encoder\.blocks\.\d+\.(attention\.(qkv|proj)|mlp\.fc[12])\.weight")
-NOT_DECAYED = re.compile(r"(^|\.)(cls_token|registers|positions|offsets|temperature|probe|gamma)\b")
+NOT_DECAYED = re.compile(
+    r"(^|\.)(cls_token|registers|positions|offsets|offset_bias|temperature|probe|gamma)\b"
+)
 
 
 def decayed(name: str, parameter: nn.Parameter) -> bool:
@@ -26,7 +28,7 @@ def stacked(name: str) -> int:
 
 
 def matrices_of(model: nn.Module, config: OptimizerConfig) -> dict[str, nn.Parameter]:
-    """What Muon updates: a kernel is a matrix with a row per filter, unless it is depthwise."""
+    """What learns by Muon: a kernel is a matrix with a row per filter, unless it is depthwise."""
     if config.name != "muon":
         return {}
     kernels = {
@@ -37,7 +39,11 @@ def matrices_of(model: nn.Module, config: OptimizerConfig) -> dict[str, nn.Param
     return {
         name: parameter
         for name, parameter in model.named_parameters()
-        if ENCODER_MATRIX.fullmatch(name) or (config.muon_for == "all" and id(parameter) in kernels)
+        if parameter.requires_grad
+        and (
+            ENCODER_MATRIX.fullmatch(name)
+            or (config.muon_for == "all" and id(parameter) in kernels)
+        )
     }
 
 
