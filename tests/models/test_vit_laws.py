@@ -420,6 +420,16 @@ def test_logits_are_those_of_forward_with_less_work(name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("attention", ["full", "sliding"])
+def test_less_work_with_a_table_per_head(attention: str) -> None:
+    # Of the class token's scores alone, which have no entry in the table.
+    config = replace(CASES["relative_bias"], pool="cls", registers=2, attention=attention)
+    model = VisionTransformer(config).double()
+    randomise(model, seed=5)
+    images = images_for(config, dtype=torch.float64)
+    torch.testing.assert_close(model.logits(images), model(images), rtol=1e-9, atol=1e-9)
+
+
 def test_the_last_block_works_for_the_class_token_alone() -> None:
     config = replace(CASES["paper"], patch_size=16, image_size=32, channels=3)
     model = VisionTransformer(config)

@@ -38,7 +38,7 @@ def first_layer(model: nn.Module) -> nn.Conv2d:
 
 
 @torch.no_grad()
-def whiten(layer: nn.Conv2d, batches: Iterable[Float[Tensor, "B C H W"]]) -> None:
+def whiten(layer: nn.Conv2d, batches: Iterable[Float[Tensor, "_ C H W"]]) -> None:
     """Start the layer with the whitening filters of the patches in these images.
 
     Filters that are left keep what they have; of too many, those of the largest variances stay.
@@ -49,7 +49,7 @@ def whiten(layer: nn.Conv2d, batches: Iterable[Float[Tensor, "B C H W"]]) -> Non
 
 
 def covariance(
-    batches: Iterable[Float[Tensor, "B C H W"]], layer: nn.Conv2d
+    batches: Iterable[Float[Tensor, "_ C H W"]], layer: nn.Conv2d
 ) -> Float[Tensor, "P P"]:
     """Of all patches inside the images that are as large as the layer's kernel, by its stride."""
     size = layer.weight[0].numel()
