@@ -61,8 +61,10 @@ POSITIONS = Registry(
         "learned1d": "vitlab.models.parts:learned1d_position",
         "learned2d": "vitlab.models.parts:learned2d_position",
         "relative": "vitlab.models.parts:no_position",
+        "relative_bias": "vitlab.models.parts:no_position",
         "sincos2d": "vitlab.models.parts:sincos2d_position",
         "rope": "vitlab.models.parts:no_position",
+        "conditional": "vitlab.models.parts:conditional_position",
     },
 )
 ATTENTIONS = Registry(

@@ -85,6 +85,8 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "relative": {"position": "relative"},
     "relative_sliding": {"position": "relative", "attention": "sliding", "window_size": 3},
     "none": {"position": "none", "attention": "axial"},
+    "relative_bias": {"position": "relative_bias", "pool": "mean"},
+    "conditional": {"position": "conditional", "position_at": "every_layer", "registers": 2},
 }
 
 
@@ -96,7 +98,9 @@ def test_dynamic_size_resizes_the_tables(changes: dict[str, Any], method: Resize
     images = draw(2, 5, *OTHER)
     state = {name: value.numpy() for name, value in model.state_dict().items()}
     for name, value in state.items():
-        if name.endswith(".table"):
+        if name.endswith("offset_bias.table"):
+            state[name] = resized(value.transpose(1, 2, 0), (5, 21), method).transpose(2, 0, 1)
+        elif name.endswith(".table"):
             entries = config.positioned_prefix
             grid = value[entries:].reshape(5, 7, config.width)
             patches = resized(grid, (3, 11), method).reshape(33, config.width)
@@ -180,6 +184,24 @@ def test_dynamic_size_of_a_hybrid() -> None:
     assert model.features(draw(1, 5, 33, 17)).patches.shape == (1, 5, 3, 12)
     with pytest.raises(InputError, match="feature map width 3"):
         build(replace(config, patch_size=(1, 2), image_size=(32, 32)))(draw(1, 5, 32, 17))
+
+
+def test_a_pooled_grid_of_another_size() -> None:
+    changes = {"pool_after": 1, "position": "rope", "position_resize": "zoom"}
+    model = build(replace(BASE, image_size=(12, 16), dynamic_size=True, **changes))
+    images = draw(2, 5, 18, 20)
+    settings = asdict(replace(model.config, position_grid=(4, 8)))
+    expected = reference_vit(model.state_dict(), settings)(images)
+    assert expected.grids == [(6, 10), (3, 5)]
+    torch.testing.assert_close(
+        model(images).detach(), torch.from_numpy(expected.logits), **TOLERANCE
+    )
+    assert model.features(images, layers=[0]).layers[0].patches.shape == (2, 6, 10, 12)
+    assert model.layer(images, 0).patches.shape == (2, 6, 10, 12)
+    assert model.layer(images, 1).patches.shape == (2, 3, 5, 12)
+    with pytest.raises(InputError) as error:
+        model(draw(1, 5, 15, 20))
+    assert "images of size (15, 20): the grid of 5x10 patches is not even" in str(error.value)
 
 
 def test_tables_learn_at_other_sizes() -> None:

@@ -27,7 +27,7 @@ from vitlab.tasks.job_data import left_out, open_images, survey_of
 from vitlab.tasks.job_machine import best_device, check_options, with_fitting_batches
 from vitlab.tasks.job_result import Run, Trained
 from vitlab.tasks.run_folder import Plan, check_new, forget_run, write_plan, write_survey
-from vitlab.tasks.start import reopen, with_teacher
+from vitlab.tasks.start import check_whitening, reopen, start_white, with_teacher
 from vitlab.train.batch_size import check_memory, out_of_memory
 from vitlab.train.budget import steps_for
 from vitlab.train.checkpoint import checkpoints, load_checkpoint
@@ -65,10 +65,14 @@ def model_config(plan: Plan) -> ModelConfig:
 
 def first_model(plan: Plan, files: RunFiles, source: DataSource) -> nn.Module:
     """The model before step 1; a checkpoint knows more than the weights that a run began with."""
-    saved = files.checkpoints
-    if plan.start is None or (saved.is_dir() and any(checkpoints(saved))):
+    if plan.start is None or has_checkpoint(files):
         return create_model(model_config(plan))
     return reopen(plan.start, plan.model, source)
+
+
+def has_checkpoint(files: RunFiles) -> bool:
+    """Whether a run has come so far that it will go on from a checkpoint."""
+    return files.checkpoints.is_dir() and any(checkpoints(files.checkpoints))
 
 
 def preprocessing_for(plan: Plan, model: nn.Module, source: DataSource) -> Preprocessing:
@@ -117,6 +121,10 @@ class Job:
         keep_freed_memory()
         torch.manual_seed(seed_for(config.seed, "init"))
         model = first_model(plan, files, source).to(device)
+        preprocessing = preprocessing_for(plan, model, source)
+        check_whitening(model, config, plan.start)
+        if config.whiten and not has_checkpoint(files):
+            start_white(model, images, config, preprocessing)
         prepare_learning(model, config)
         if auto:
             plan = with_fitting_batches(plan, model, watcher.note)
@@ -124,7 +132,6 @@ class Job:
         else:
             check_memory(model, config)
         state = new_state(model, config)
-        preprocessing = preprocessing_for(plan, model, source)
         loader: Loader = open_loader(
             images,
             batch_size=config.batch_size,

@@ -17,6 +17,8 @@ class OptimizerConfig:
     """Peak rate of AdamW or SGD."""
     muon_lr: float = 0.02
     """Peak rate of the matrices that Muon updates."""
+    muon_for: Literal["encoder", "all"] = "encoder"
+    """`all`: Muon updates convolutions too, those of the stem above all, but not depthwise ones."""
     weight_decay: float = 0.05
     """Decoupled, multiplied by the rate; matrices only, never norms, biases, tokens or tables."""
     layer_decay: float = 1.0
@@ -76,6 +78,10 @@ class TrainConfig:
     """First encoder blocks that never learn, and the stem with them."""
     head_first: float = 0.0
     """Share of the steps, at the start, in which the head learns alone."""
+    whiten: int = 0
+    """Training images from whose patches the first layer starts as a whitening; 0: at random."""
+    whiten_frozen: bool = False
+    """The whitened layer's weight never learns, its random filters neither."""
     batch_size: int = 128
     budget: float = 10.0
     budget_in: Literal["epochs", "steps", "minutes"] = "epochs"
@@ -130,7 +136,7 @@ class TrainConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is not at least 1")
-        for name in ("patience", "workers", "seed", "frozen_blocks", "images_per_class"):
+        for name in ("patience", "workers", "seed", "frozen_blocks", "images_per_class", "whiten"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is negative")
         for name in ("hold_out", "label_smoothing", "ema", "head_first"):
@@ -148,5 +154,7 @@ class TrainConfig:
                 f"accumulate {self.accumulate} and ghost_batches {self.ghost_batches}: both cut a "
                 f"batch into parts; valid: one of them"
             )
+        if self.whiten_frozen and not self.whiten:
+            raise ConfigError("whiten_frozen needs whiten > 0: nothing else may start there")
         if self.patience and not self.hold_out:
             raise ConfigError("patience needs hold_out > 0: nothing else may decide when to stop")

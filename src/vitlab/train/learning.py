@@ -10,6 +10,7 @@ from vitlab.train.config import TrainConfig
 
 HEAD = re.compile(r"(head|pre_logits)\.")
 BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
+WHITENED = re.compile(r"stem\.(convs\.0\.conv|proj)\.weight")
 LAST = re.compile(r"(head|pre_logits|pool|norm|encoder\.norm)\.")
 
 
@@ -57,7 +58,7 @@ def depth(model: nn.Module) -> int:
 def _ever_learns(name: str, config: TrainConfig) -> bool:
     if HEAD.match(name):
         return True
-    if config.learns == "head":
+    if config.learns == "head" or (config.whiten_frozen and WHITENED.fullmatch(name)):
         return False
     if config.learns == "lora":
         return "lora_" in name
