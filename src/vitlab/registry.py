@@ -91,6 +91,7 @@ DATASETS = Registry(
 RECIPES = Registry(
     "recipe",
     {
+        "cifar10_30min": "vitlab.recipes.record:cifar10_30min",
         "default": "vitlab.recipes.small:default",
         "demo": "vitlab.recipes.small:demo",
         "seed": "vitlab.recipes.small:seed",

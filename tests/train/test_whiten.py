@@ -40,14 +40,13 @@ def patches_of(images: Array, kernel: tuple[int, int], stride: int) -> Array:
 
 
 def plain_filters(patches: Array) -> Array:
-    """Principal directions by singular values, over sqrt(variance + 5e-4), then their negatives."""
+    """Principal directions by singular values, over sqrt(variance + 5e-4)."""
     centred = patches - patches.mean(axis=0)
     _, singular, directions = np.linalg.svd(centred, full_matrices=False)
     variance = singular**2 / len(patches)
     filters = directions / np.sqrt(variance + 5e-4)[:, None]
     signs = [np.sign(row[np.abs(row).argmax()]) for row in directions]
-    filters = filters * np.array(signs)[:, None]
-    return np.concatenate([filters, -filters])
+    return filters * np.array(signs)[:, None]
 
 
 def smooth_images(count: int, channels: int, size: tuple[int, int]) -> Tensor:
@@ -57,32 +56,33 @@ def smooth_images(count: int, channels: int, size: tuple[int, int]) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("changes", "kernel", "stride", "size"),
+    ("changes", "kernel", "stride", "directions", "paired"),
     [
         # Fewer filters than directions, more, and more than twice as many.
-        ({**CONV, "conv_widths": (11,)}, (3, 3), 1, 27),
-        ({**CONV, "conv_widths": (41,)}, (3, 3), 1, 27),
-        ({**CONV, "conv_widths": (61,)}, (3, 3), 1, 27),
-        ({**CONV, "conv_widths": (61,), "conv_downsample": "stride"}, (3, 3), 2, 27),
-        ({"patch_size": 2, "width": 30, "image_size": (8, 12)}, (2, 2), 2, 12),
+        ({**CONV, "conv_widths": (11,)}, (3, 3), 1, 5, True),
+        ({**CONV, "conv_widths": (41,)}, (3, 3), 1, 20, True),
+        ({**CONV, "conv_widths": (61,)}, (3, 3), 1, 27, True),
+        ({**CONV, "conv_widths": (61,), "conv_downsample": "stride"}, (3, 3), 2, 27, True),
+        ({"patch_size": 2, "width": 30, "image_size": (8, 12)}, (2, 2), 2, 12, False),
+        ({"patch_size": 2, "width": 10, "image_size": (8, 12)}, (2, 2), 2, 10, False),
     ],
 )
 def test_filters_match_the_definition(
-    changes: dict[str, Any], kernel: tuple[int, int], stride: int, size: int
+    changes: dict[str, Any], kernel: tuple[int, int], stride: int, directions: int, paired: bool
 ) -> None:
     torch.manual_seed(0)
     model = create_model("vit_test", **changes)
     layer = first_layer(model)
     before = layer.weight.detach().clone()
     images = smooth_images(7, 3, (8, 12))
-    whiten(layer, images.split(3))
-    expected = plain_filters(patches_of(images.double().numpy(), kernel, stride))
-    assert expected.shape == (2 * size, size)
-    count = min(2 * size, len(before))
+    whiten(layer, images.split(3), paired=paired)
+    expected = plain_filters(patches_of(images.double().numpy(), kernel, stride))[:directions]
+    expected = np.concatenate([expected, -expected]) if paired else expected
+    count = len(expected)
     found = layer.weight.detach()
     # The layer is float32; the filters are as large as 1 / sqrt(5e-4) = 45.
     torch.testing.assert_close(
-        found[:count].flatten(1), torch.from_numpy(expected[:count]).float(), atol=1e-3, rtol=1e-4
+        found[:count].flatten(1), torch.from_numpy(expected).float(), atol=1e-3, rtol=1e-4
     )
     assert torch.equal(found[count:], before[count:])
 
@@ -91,7 +91,7 @@ def test_answers_are_white() -> None:
     model = create_model("vit_test", **CONV, conv_widths=(27,)).double()
     layer = first_layer(model)
     images = smooth_images(31, 3, (16, 16)).double()
-    whiten(layer, [images])
+    whiten(layer, [images], paired=False)
     answers = torch.nn.functional.conv2d(images, layer.weight).movedim(1, 0).flatten(1)
     found = torch.cov(answers.detach(), correction=0)
     assert (found - torch.diag(found.diagonal())).abs().max() < 1e-6

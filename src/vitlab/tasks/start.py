@@ -21,6 +21,7 @@ from vitlab.preprocessing import Preprocessing
 from vitlab.train.config import TrainConfig
 from vitlab.train.loop import Loader
 from vitlab.train.teacher import TaughtLoader, Teacher
+from vitlab.nn.stem import ConvEmbed
 from vitlab.train.whiten import first_layer, whiten
 from vitlab.weights.bundle import find_bundle
 from vitlab.weights.load import load_weights
@@ -110,7 +111,8 @@ def start_white(
         workers=config.workers,
         broken={},  # whoever opened the images has told of them
     )
-    whiten(first_layer(model), (batch.images for batch in batches))
+    activated = isinstance(model.stem, ConvEmbed)
+    whiten(first_layer(model), (batch.images for batch in batches), paired=activated)
 
 
 def absolute(weights: str | os.PathLike[str]) -> str:

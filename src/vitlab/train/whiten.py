@@ -1,7 +1,8 @@
 """The first layer from the images themselves: filters that whiten their patches.
 
-The principal directions of the patches, each divided by its deviation, and their negatives: what
-they answer is uncorrelated and of one size, where raw pixels are nearly copies of their neighbours.
+The principal directions of the patches, each divided by its deviation: what they answer is
+uncorrelated and of one size, where raw pixels are nearly copies of their neighbours. Where an
+activation follows, which keeps one sign, each direction comes with its negative.
 """
 
 from collections.abc import Iterable
@@ -38,13 +39,15 @@ def first_layer(model: nn.Module) -> nn.Conv2d:
 
 
 @torch.no_grad()
-def whiten(layer: nn.Conv2d, batches: Iterable[Float[Tensor, "_ C H W"]]) -> None:
+def whiten(layer: nn.Conv2d, batches: Iterable[Float[Tensor, "_ C H W"]], *, paired: bool) -> None:
     """Start the layer with the whitening filters of the patches in these images.
 
     Filters that are left keep what they have; of too many, those of the largest variances stay.
+    `paired`: half of the filters, and then their negatives.
     """
-    filters = whitening_filters(covariance(batches, layer))
-    kernels = torch.cat([filters, -filters])[: len(layer.weight)]
+    places = len(layer.weight)
+    kernels = whitening_filters(covariance(batches, layer))[: places // 2 if paired else places]
+    kernels = torch.cat([kernels, -kernels]) if paired else kernels
     layer.weight[: len(kernels)] = kernels.reshape(-1, *layer.weight.shape[1:]).to(layer.weight)
 
 
