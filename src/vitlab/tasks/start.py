@@ -17,11 +17,11 @@ from vitlab.errors import ConfigError
 from vitlab.inference.classifier import load
 from vitlab.models.config import Size, ViTConfig
 from vitlab.models.vit import VisionTransformer
+from vitlab.nn.stem import ConvEmbed
 from vitlab.preprocessing import Preprocessing
 from vitlab.train.config import TrainConfig
 from vitlab.train.loop import Loader
 from vitlab.train.teacher import TaughtLoader, Teacher
-from vitlab.nn.stem import ConvEmbed
 from vitlab.train.whiten import first_layer, whiten
 from vitlab.weights.bundle import find_bundle
 from vitlab.weights.load import load_weights
