@@ -215,7 +215,7 @@ def test_names_of_a_plain_model() -> None:
             set(),
         ),
     ],
-    ids=lambda value: str(value)[:50],
+    ids=lambda value: str(sorted(value) if isinstance(value, set) else value)[:50],
 )
 def test_names_that_a_setting_changes(
     changes: dict[str, Any], added: set[str], removed: set[str]
