@@ -88,7 +88,11 @@ def with_teacher(loader: Loader, start: Start, source: DataSource, device: torch
         return loader
     teacher = open_teacher(start.teacher, source, start.preprocessing, device)
     return TaughtLoader(
-        loader=loader, teacher=teacher, share=start.teacher_share, classes=len(source.labels)
+        loader=loader,
+        teacher=teacher,
+        share=start.teacher_share,
+        classes=len(source.labels),
+        flops=teacher.flops,
     )
 
 

@@ -44,12 +44,12 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[Optimize
 
 
 def optimizer_flops(model: nn.Module, config: OptimizerConfig) -> int:
-    """FLOPs of one update beyond the passes through the model: Newton-Schulz, if any."""
+    """FLOPs of one update beyond the passes through the model: Newton-Schulz of what learns."""
     if config.name != "muon":
         return 0
     total = 0
     for name, parameter in model.named_parameters():
-        if ENCODER_MATRIX.fullmatch(name):
+        if parameter.requires_grad and ENCODER_MATRIX.fullmatch(name):
             count = stacked(name)
             rows, columns = parameter.shape[0] // count, parameter[0].numel()
             total += count * newton_schulz_flops(rows, columns)
