@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A run, a bundle or a weight file.")],
+    model: Annotated[str, typer.Argument(help="A run, a bundle, a weight file or a name.")],
     data: Annotated[str, typer.Option(help="A dataset's name, a folder of images, or a CSV.")],
     split: Annotated[
         str,

@@ -26,6 +26,7 @@ from vitlab.tasks.judge import JUDGES
 from vitlab.tasks.report import Judged, Report, describe_data, describe_model
 from vitlab.tasks.run_folder import read_plan, read_survey
 from vitlab.train.config import TrainConfig
+from vitlab.weights.bundled import bundled_folder
 
 Split = Literal["test", "train", "validation", "all"]
 METRICS = "metrics.jsonl"
@@ -79,15 +80,16 @@ def evaluate(
         )
     classifier = load(model)
     # Of a run's own files the same ones are held out as then, or none are judged.
-    known = _survey_of(Path(model), data)
+    place = bundled_folder(model) or Path(model)
+    known = _survey_of(place, data)
     with recalling(known), looking(watch):
         source = open_data(data, download=download, channels=_channels(classifier))
     _check_task(classifier, source, temperature)
     numbers, labels = match_classes(classifier, source)
     job = _Job(classifier=classifier, numbers=numbers, batch_size=batch_size, workers=workers)
     with recalling(known), looking(watch):
-        images = _open(source, split, Path(model))
-        held_out = _open(source, "validation", Path(model)) if temperature else None
+        images = _open(source, split, place)
+        held_out = _open(source, "validation", place) if temperature else None
     outcome, broken, mirrored = job.collect(images, watch, flip=flip)
     fitted = None if held_out is None else job.fit(held_out)
     judge = JUDGES[source.task]
