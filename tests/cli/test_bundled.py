@@ -82,7 +82,7 @@ def test_finetune_and_resume(tmp_path: Path) -> None:
     assert f"--from {NAME} " in plan.command
     provenance = json.loads((run.bundle / "config.json").read_text())["provenance"]
     assert provenance["from"] == NAME
-    # The plan names the model, so that it is found again; sums of floats may differ in the last bit.
+    # The plan names the model, which is found again; sums of floats may differ in the last bit.
     assert train(out=out, resume=True).metrics == pytest.approx(run.metrics, rel=1e-6)
 
 
