@@ -70,10 +70,16 @@ def test_a_minute_unless_told(
     inside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {}
-    monkeypatch.setattr(demo_module, "finetune", lambda model, **given: asked.update(given))
-    demo_module.tune(tmp_path)
+
+    def ask(model: str, **given: Any) -> None:
+        asked.update(given, model=model)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo_module, "finetune", ask)
+    with pytest.raises(KeyboardInterrupt):
+        demo_module.tune(tmp_path)
     assert asked["changes"] == {"budget": 1.0, "budget_in": "minutes"}
-    assert asked["data"] == "sample"
+    assert (asked["model"], asked["data"]) == ("cifar10", "sample")
 
 
 @pytest.mark.parametrize("package", ["alone", "inside"])
