@@ -16,11 +16,12 @@ from runs import train_until
 from vitlab.data import folder as folder_module
 from vitlab.data.cifar import CIFAR10, CIFAR10_FILES
 from vitlab.data.datasets import StoredFile
-from vitlab.data.thumbnails import TRIED
+from vitlab.data.thumbnails import TRIED, check_readable
 from vitlab.registry import DATASETS
 from vitlab.tasks import job
 from vitlab.tasks.evaluate import evaluate
 from vitlab.tasks.finetune import finetune
+from vitlab.tasks.job_data import open_images
 from vitlab.tasks.job_result import Trained
 from vitlab.tasks.train import train
 
@@ -159,11 +160,11 @@ def test_fine_tuning_on_a_folder(photos: Path, audit: Audit, tmp_path: Path) -> 
 def test_whether_a_folder_can_be_read_is_asked_of_few_files_and_nothing_else(
     photos: Path, audit: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask, answers = folder_module.check_readable, []
+    answers: list[Any] = []
 
     def asking(where: object, paths: Any) -> None:
         before = len(audit.before)
-        answers.append(ask(where, paths))
+        answers.append(check_readable(where, paths))
         asked.update(audit.before[before:])
 
     asked: set[str] = set()
@@ -177,8 +178,6 @@ def test_whether_a_folder_can_be_read_is_asked_of_few_files_and_nothing_else(
 def test_a_look_that_comes_too_soon_is_noticed(
     cifar: Path, audit: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_images = job.open_images
-
     def curious(source: Any, *rest: Any) -> Any:
         source.open_test()
         return open_images(source, *rest)
