@@ -6,7 +6,7 @@ BIN := .venv/bin
 setup:
 	@scripts/setup
 
-demo: setup  ## a small ViT, trained in two minutes, and its report
+demo: setup  ## a first look: pictures, a short training and its report
 	@$(BIN)/vitlab demo
 
 test: setup  ## the default suite, in two processes of one core each

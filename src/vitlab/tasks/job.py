@@ -37,6 +37,7 @@ from vitlab.train.log import Metric
 from vitlab.train.loop import Evaluate, Loader, RunFiles, fit
 from vitlab.train.memory import is_out_of_memory
 from vitlab.train.state import TrainState, new_state
+from vitlab.train.teacher import TaughtLoader
 
 EVALUATION_BATCH = 250
 
@@ -174,6 +175,7 @@ class Job:
                 files=self.files,
                 watch=watcher.metric,
                 goal=self.aim.goal,
+                teacher_flops=self._teacher_flops(),
             )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -194,6 +196,9 @@ class Job:
         optimizer = replace(self.plan.train.optimizer, lr=rate)
         plan = replace(self.plan, train=replace(self.plan.train, optimizer=optimizer))
         return replace(self, plan=plan, state=new_state(self.state.model, plan.train))
+
+    def _teacher_flops(self) -> int:
+        return self.loader.flops if isinstance(self.loader, TaughtLoader) else 0
 
     def _out_of_memory(self) -> OutOfMemory:
         """What to do about it; of a run that was just begun nothing stays."""

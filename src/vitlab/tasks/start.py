@@ -24,7 +24,9 @@ from vitlab.train.loop import Loader
 from vitlab.train.teacher import TaughtLoader, Teacher
 from vitlab.train.whiten import first_layer, whiten
 from vitlab.weights.bundle import find_bundle
+from vitlab.weights.bundled import bundled_name
 from vitlab.weights.load import load_weights
+from vitlab.weights.names import locate
 from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
 
@@ -118,7 +120,10 @@ def start_white(
 def absolute(weights: str | os.PathLike[str]) -> str:
     """The same weights wherever the command is repeated: a name, or a whole path."""
     given = os.fspath(weights)
-    return given if named(given) is not None else os.path.abspath(os.path.expanduser(given))
+    if named(given) is not None:
+        return given
+    inside = bundled_name(weights)
+    return inside or os.path.abspath(os.path.expanduser(locate(weights)))
 
 
 def with_teacher(loader: Loader, start: Start, source: DataSource, device: torch.device) -> Loader:
@@ -127,7 +132,11 @@ def with_teacher(loader: Loader, start: Start, source: DataSource, device: torch
         return loader
     teacher = open_teacher(start.teacher, source, start.preprocessing, device)
     return TaughtLoader(
-        loader=loader, teacher=teacher, share=start.teacher_share, classes=len(source.labels)
+        loader=loader,
+        teacher=teacher,
+        share=start.teacher_share,
+        classes=len(source.labels),
+        flops=teacher.flops,
     )
 
 
@@ -161,7 +170,7 @@ def _classes(source: DataSource, new_head: bool) -> dict[str, Any]:
 
 
 def _place(weights: str) -> str | Path:
-    return weights if named(weights) is not None else find_bundle(Path(weights))
+    return weights if named(weights) is not None else find_bundle(locate(weights))
 
 
 def _size(value: Any) -> Any:

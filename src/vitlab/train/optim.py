@@ -65,7 +65,7 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[Optimize
 
 
 def optimizer_flops(model: nn.Module, config: OptimizerConfig) -> int:
-    """FLOPs of one update beyond the passes through the model: Newton-Schulz, if any."""
+    """FLOPs of one update beyond the passes through the model: Newton-Schulz of what learns."""
     total = 0
     for name, parameter in matrices_of(model, config).items():
         count = stacked(name)
