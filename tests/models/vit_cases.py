@@ -41,6 +41,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "qk_norm": {"qk_norm": True, "norm_eps": 1e-5},
     "layer_scale": {"layer_scale": 0.1},
     "gelu_tanh": {"gelu": "tanh"},
+    "relu2": {"mlp_activation": "relu2"},
     "post_norm": {"norm": "post"},
     "post_norm_scaled": {"norm": "post", "layer_scale": 0.5, "pool": "mean", "qk_norm": True},
     "mlp_head": {"head": "mlp"},

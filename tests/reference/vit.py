@@ -147,15 +147,16 @@ def block(x: Array, p: Parameters, config: Settings, grid: Grid, layer: int) -> 
     scale1 = p.get("scale1.gamma", 1.0)
     scale2 = p.get("scale2.gamma", 1.0)
     attention_parameters, mlp_parameters = under(p, "attention."), under(p, "mlp.")
+    bend = "relu2" if config["mlp_activation"] == "relu2" else config["gelu"]
     if config["norm"] == "pre":
         seen = layer_norm(x, p, "norm1", eps)
         y, weights = self_attention(seen, attention_parameters, config, grid, layer)
         x = x + scale1 * y
-        x = x + scale2 * mlp(layer_norm(x, p, "norm2", eps), mlp_parameters, config["gelu"])
+        x = x + scale2 * mlp(layer_norm(x, p, "norm2", eps), mlp_parameters, bend)
         return x, weights
     y, weights = self_attention(x, attention_parameters, config, grid, layer)
     x = layer_norm(x + scale1 * y, p, "norm1", eps)
-    x = layer_norm(x + scale2 * mlp(x, mlp_parameters, config["gelu"]), p, "norm2", eps)
+    x = layer_norm(x + scale2 * mlp(x, mlp_parameters, bend), p, "norm2", eps)
     return x, weights
 
 

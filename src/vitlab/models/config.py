@@ -88,6 +88,8 @@ class ViTConfig:
     """`full lsa sliding axial sparse` or a registered name."""
     window_size: int = 7
     """Side of a `sliding` neighbourhood in patches; window and stride of `sparse` attention."""
+    mlp_activation: Literal["gelu", "relu2"] = "gelu"
+    """`relu2` is the square of ReLU (arXiv:2109.08668)."""
     gelu: Literal["erf", "tanh"] = "erf"
     qkv_bias: bool = True
     proj: bool = True

@@ -185,7 +185,13 @@ def build_encoder(config: ViTConfig) -> Encoder:
     blocks = [
         EncoderBlock(
             attention(config, layer),
-            Mlp(config.width, config.mlp_width, gelu=config.gelu, dropout=config.dropout),
+            Mlp(
+                config.width,
+                config.mlp_width,
+                activation=config.mlp_activation,
+                gelu=config.gelu,
+                dropout=config.dropout,
+            ),
             config.width,
             norm=config.norm,
             norm_eps=config.norm_eps,

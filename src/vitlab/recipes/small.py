@@ -7,7 +7,7 @@ from vitlab.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
 def default() -> TrainConfig:
     """A small ViT, trained the way that works on small data.
 
-    A first layer that whitens, Muon for every matrix, flips and shifts, linear decay to zero.
+    Muon for every matrix, flips and shifts, linear decay to zero.
     `vitlab train --data cifar10 --out runs/a --minutes 20`
     """
     return TrainConfig(
@@ -16,8 +16,6 @@ def default() -> TrainConfig:
         ghost_batches=2,
         budget=10,
         budget_in="epochs",
-        whiten=5000,
-        whiten_frozen=True,
         augment=AugmentConfig(flip="alternate", shift=2),
         label_smoothing=0.1,
         optimizer=OptimizerConfig(

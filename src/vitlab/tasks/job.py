@@ -36,6 +36,7 @@ from vitlab.train.learning import prepare_learning
 from vitlab.train.log import Metric
 from vitlab.train.loop import Evaluate, Loader, RunFiles, fit
 from vitlab.train.memory import is_out_of_memory
+from vitlab.train.small_images import check_small_sizes
 from vitlab.train.state import TrainState, new_state
 from vitlab.train.teacher import TaughtLoader
 
@@ -123,6 +124,7 @@ class Job:
         torch.manual_seed(seed_for(config.seed, "init"))
         model = first_model(plan, files, source).to(device)
         preprocessing = preprocessing_for(plan, model, source)
+        check_small_sizes(model, config)
         check_whitening(model, config, plan.start)
         if config.whiten and not has_checkpoint(files):
             start_white(model, images, config, preprocessing)

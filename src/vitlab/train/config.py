@@ -91,6 +91,10 @@ class TrainConfig:
     hold_out: float = 0.1
     """Share of the training images kept aside for choosing; 0: nothing is chosen."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
+    small_sizes: tuple[int, ...] = ()
+    """Shorter sides of the images in the first stages of the run, which cost less; none: as ever."""
+    small_until: tuple[float, ...] = ()
+    """Share of the run at which each of these stages ends."""
     label_smoothing: float = 0.1
     balance: Literal["none", "loss", "sampling"] = "none"
     """Let rare classes count as much as frequent ones: in the loss, or by drawing them oftener."""
@@ -142,6 +146,14 @@ class TrainConfig:
         for name in ("hold_out", "label_smoothing", "ema", "head_first"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is not in [0, 1)")
+        if min(self.small_sizes, default=1) < 1:
+            raise ConfigError(f"small_sizes {self.small_sizes} has an entry below 1")
+        stages = (0.0, *self.small_until, 1.0)
+        if len(self.small_until) != len(self.small_sizes) or sorted(set(stages)) != list(stages):
+            raise ConfigError(
+                f"small_until {self.small_until} is not one growing share of the run, between 0 "
+                f"and 1, for each of small_sizes {self.small_sizes}"
+            )
         if not self.budget > 0:
             raise ConfigError(f"budget {self.budget} {self.budget_in} is not positive")
         for name in ("accumulate", "ghost_batches"):

@@ -29,6 +29,7 @@ from vitlab.train.log import MetricLog, Watch
 from vitlab.train.loss import Loss, cross_entropy
 from vitlab.train.resume import resume
 from vitlab.train.schedule import factor
+from vitlab.train.small_images import shrink, size_at
 from vitlab.train.state import TrainState
 from vitlab.train.step import StepStats, train_step
 
@@ -162,6 +163,7 @@ def _update(
     if config.head_first:
         set_learning(state.model, config, state.step, steps)
     batch, alone = loader.batch(state.step), head_alone(config, state.step, steps)
+    batch = batch._replace(images=shrink(batch.images, size_at(config, state.step, steps)))
     rate = factor(config.schedule, state.step, steps)
     stats = train_step(state, batch, config, lr_factor=rate, loss_of=goal.loss)
     state.images += len(batch.images)

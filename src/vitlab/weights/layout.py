@@ -114,6 +114,7 @@ def require_plain(format: str, config: ViTConfig, *, stems: tuple[str, ...] = ("
         norm=("pre",),
         attention=("full",),
         pool_after=(None,),
+        mlp_activation=("gelu",),
     )
 
 
