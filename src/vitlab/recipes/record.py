@@ -18,9 +18,9 @@ def cifar10_30min() -> TrainConfig:
         default(),
         changes={"dynamic_size": True, "mlp_activation": "relu2"},
         hold_out=0.0,
-        budget=9.5,
+        budget=10.5,
         whiten=5000,
         whiten_frozen=True,
         small_sizes=(16, 24),
-        small_until=(0.2, 0.5),
+        small_until=(0.3, 0.6),
     )
