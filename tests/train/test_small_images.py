@@ -74,7 +74,12 @@ def test_stages_are_checked(sizes: tuple[int, ...], until: tuple[float, ...], li
         ("vit_test", {}, 16, "small_sizes needs a model that takes them: model.dynamic_size=true"),
         ("vit_test", {"dynamic_size": True}, 32, "small_sizes 32 is not below the model's 32"),
         ("vit_test", {"dynamic_size": True}, 12, "is not a multiple of patch_size 8"),
-        ("cnn_tutorial", {}, 16, "small_sizes is for Vision Transformers, and cnn_tutorial is none"),
+        (
+            "cnn_tutorial",
+            {},
+            16,
+            "small_sizes is for Vision Transformers, and cnn_tutorial is none",
+        ),
     ],
 )
 def test_models_that_cannot_are_refused(

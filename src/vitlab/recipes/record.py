@@ -24,3 +24,31 @@ def cifar10_30min() -> TrainConfig:
         small_sizes=(16, 24),
         small_until=(0.3, 0.6),
     )
+
+
+def cifar10_pure() -> TrainConfig:
+    """No convolution but the patch embedding: attention starts by looking at neighbours.
+
+    `vitlab train cifar10_pure --data cifar10 --out runs/b`
+    """
+    return replace(
+        cifar10_30min(),
+        model="vit_cifar_pure",
+        changes={
+            "width": 128,
+            "depth": 8,
+            "heads": 8,
+            "mlp_width": 512,
+            "mlp_activation": "relu2",
+            "pool_after": 3,
+            "position": "relative_bias",
+            "relative_local": 1.5,
+            "zero_init_residual": True,
+            "class_token": False,
+            "pool": "mean",
+            "dynamic_size": True,
+        },
+        budget=18.0,
+        ghost_batches=1,
+        whiten_frozen=False,
+    )
