@@ -15,7 +15,8 @@ CONV = {"stem": "conv"}
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"width": 0}, "width 0 is not at least 1"),
-    ({"depth": 0}, "depth 0 is not at least 1"),
+    ({"depth": -1}, "depth -1 is negative"),
+    ({"depth": 0, "pool_after": 1}, "pool_after 1; valid with depth 0"),
     ({"heads": -2}, "heads -2 is not at least 1"),
     ({"mlp_width": 0}, "mlp_width 0 is not at least 1"),
     ({"channels": 0}, "channels 0 is not at least 1"),
@@ -262,6 +263,7 @@ def test_defaults_are_the_papers() -> None:
         "norm_at": "tokens",
         "attention": "full",
         "window_size": 7,
+        "mlp_activation": "gelu",
         "gelu": "erf",
         "qkv_bias": True,
         "proj": True,

@@ -12,6 +12,7 @@ from reference.resize import resized, zoom
 from reference.vit import reference_vit
 from vitlab.errors import InputError
 from vitlab.models.config import ViTConfig
+from vitlab.models.registry import create_model
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.resize import ResizeMethod, resize_grid
 
@@ -211,3 +212,22 @@ def test_tables_learn_at_other_sizes() -> None:
     gradient = model.positions[0].table.grad
     assert gradient is not None
     assert (gradient.abs().sum(1) > 0).all()
+
+
+@pytest.mark.parametrize("changes", [{}, {"class_token": False, "pool": "mean"}])
+def test_a_model_without_blocks(changes: dict[str, Any]) -> None:
+    """Stem, positions, norm, pooling and head are left."""
+    model = create_model("vit_test", depth=0, **changes).double().eval()
+    torch.nn.init.normal_(model.head.weight)
+    images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    tokens = model.stem(images).flatten(1, 2)
+    if model.cls_token is not None:
+        tokens = torch.cat([model.cls_token.expand(3, -1, -1), tokens], dim=1)
+    tokens = model.encoder.norm(tokens + model.positions[0]((4, 4)))
+    pooled = tokens.mean(dim=1) if changes else tokens[:, 0]
+    torch.testing.assert_close(model(images), model.head(pooled))
+    torch.testing.assert_close(model.logits(images), model.head(pooled))
+    torch.testing.assert_close(model.features(images).pooled, pooled)
+    assert model.attention(images) == {}
+    with pytest.raises(InputError, match="layer 0 does not exist: the model has no encoder blocks"):
+        model.layer(images, 0)

@@ -23,6 +23,7 @@ class ViTConfig:
 
     width: int
     depth: int
+    """Encoder blocks; 0 leaves the stem, pooling and the head: a control without attention."""
     heads: int
     mlp_width: int
     patch_size: Size
@@ -189,10 +190,10 @@ def resnet_map(size: tuple[int, int], stages: int) -> tuple[int, int]:
 
 
 def _check_numbers(config: ViTConfig) -> None:
-    for name in ("width", "depth", "heads", "mlp_width", "channels", "resnet_width"):
+    for name in ("width", "heads", "mlp_width", "channels", "resnet_width"):
         if getattr(config, name) < 1:
             raise ConfigError(f"{name} {getattr(config, name)} is not at least 1")
-    for name in ("classes", "registers", "relative_local"):
+    for name in ("depth", "classes", "registers", "relative_local"):
         if getattr(config, name) < 0:
             raise ConfigError(f"{name} {getattr(config, name)} is negative")
     for name in ("image_size", "patch_size", "position_grid"):

@@ -191,6 +191,8 @@ def logits_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 def layer_number(layer: int, depth: int) -> int:
     """The block that is meant, from 0; negative numbers count from the last."""
+    if not depth:
+        raise InputError(f"layer {layer} does not exist: the model has no encoder blocks")
     if not -depth <= layer < depth:
         raise InputError(f"layer {layer} does not exist; valid: {-depth} to {depth - 1}")
     return layer % depth
