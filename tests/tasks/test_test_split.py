@@ -160,19 +160,19 @@ def test_fine_tuning_on_a_folder(photos: Path, audit: Audit, tmp_path: Path) -> 
 def test_whether_a_folder_can_be_read_is_asked_of_few_files_and_nothing_else(
     photos: Path, audit: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers: list[Any] = []
+    inside: set[int] = set()
 
     def asking(where: object, paths: Any) -> None:
+        """It refuses the run or tells nothing; which files it opened is noted."""
         before = len(audit.before)
-        answers.append(check_readable(where, paths))
-        asked.update(audit.before[before:])
+        check_readable(where, paths)
+        inside.update(range(before, len(audit.before)))
 
-    asked: set[str] = set()
     monkeypatch.setattr(folder_module, "check_readable", asking)
     train(data=photos, out=tmp_path / "run", changes=SMALL)
-    assert answers == [None]  # it refuses the run, or tells nothing
-    assert audit.early(photos / "test") <= asked
     assert 0 < len(audit.early(photos / "test")) <= TRIED < 12
+    others = Audit(before=[path for i, path in enumerate(audit.before) if i not in inside])
+    assert others.early(photos / "train") != set() == others.early(photos / "test")
 
 
 def test_a_look_that_comes_too_soon_is_noticed(
