@@ -291,3 +291,10 @@ def test_mistakes_are_named() -> None:
         summary("vit_test", depth=-1)
     with pytest.raises(InputError, match="images"):
         summary("vit_test", input_size=(1, 4, 32, 32))
+
+
+def test_a_model_without_blocks_has_a_cost_too() -> None:
+    found = summary(create_model("vit_test", depth=0))
+    stem, head = 2 * 16 * (3 * 8 * 8) * 32, 2 * 32 * 10
+    assert (found.flops, found.encoder_flops) == (stem + head, 0)
+    assert found.tokens == found.last_tokens == 17
