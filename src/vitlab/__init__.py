@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vitlab.registry import register as register
     from vitlab.tasks.evaluate import evaluate as evaluate
     from vitlab.tasks.fewshot import fewshot as fewshot
+    from vitlab.tasks.figures.job import figures as figures
     from vitlab.tasks.finetune import finetune as finetune
     from vitlab.tasks.train import train as train
     from vitlab.weights.create import create_model as create_model
@@ -36,6 +37,7 @@ _HOMES = {
     "dot_product_attention": "vitlab.nn.attention",
     "evaluate": "vitlab.tasks.evaluate",
     "fewshot": "vitlab.tasks.fewshot",
+    "figures": "vitlab.tasks.figures.job",
     "finetune": "vitlab.tasks.finetune",
     "load": "vitlab.inference.classifier",
     "load_weights": "vitlab.weights.load",

@@ -61,9 +61,7 @@ def test_offsets_of_relative_positions_are_the_tables_of_the_layers() -> None:
     scores: Tensor = block._relative_scores(q, model.config.grid)
     query, key = model.config.prefix + 4, model.config.prefix + 6
     row = tables[0][len(tables[0]) // 2 - 2]
-    torch.testing.assert_close(
-        scores[0, :, query, key].detach(), q[0, :, query] @ row / np.sqrt(5)
-    )
+    torch.testing.assert_close(scores[0, :, query, key].detach(), q[0, :, query] @ row / np.sqrt(5))
     assert offset_tables(build("paper")) == []
 
 

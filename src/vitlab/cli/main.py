@@ -15,6 +15,7 @@ from vitlab.cli.demo import demo
 from vitlab.cli.evaluate import evaluate
 from vitlab.cli.features import features
 from vitlab.cli.fewshot import fewshot
+from vitlab.cli.figures import figures
 from vitlab.cli.finetune import finetune
 from vitlab.cli.info import info
 from vitlab.cli.models import models
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 for command in (
     *(models, summary, train, finetune, predict, evaluate, features, similar, fewshot),
+    *(figures,),
     *(info, convert, push, pull, demo),
 ):
     app.command()(command)

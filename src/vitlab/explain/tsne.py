@@ -30,9 +30,11 @@ def tsne(
     A third of the other rows is the most that it can be.
     """
     n = len(rows)
+    if n < 2:
+        return torch.zeros(n, 2, dtype=torch.float64)
     affinities = joint_affinities(rows, min(perplexity, max((n - 1) / 3, 1.0)))
     y = _start(rows)
-    # In proportion to the number of rows, as Belkina et al. found in 2019; few rows need a floor.
+    # In proportion to the rows (Belkina et al., 2019): forces between them shrink as they grow.
     rate = n / EXAGGERATION
     speed, gains = torch.zeros_like(y), torch.ones_like(y)
     for step in range(steps):
@@ -58,7 +60,7 @@ def joint_affinities(rows: Float[Tensor, "n p"], perplexity: float) -> Float[Ten
 def conditional_affinities(
     squared: Float[Tensor, "n n"], perplexity: float
 ) -> Float[Tensor, "n n"]:
-    """Gaussian weights of the others for each row, its width such that their perplexity is given."""
+    """Gaussian weights of the others for each row, as wide as makes their perplexity the given."""
     n = len(squared)
     own = torch.eye(n, dtype=torch.bool)
     # The nearest one at zero: the weights are the same, and none of them vanishes for all.

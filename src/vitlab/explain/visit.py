@@ -43,7 +43,7 @@ def visiting(model: VisionTransformer, see: Callable[[Visit], None]) -> Iterator
 
 
 def _teller(layer: int, see: Callable[[Visit], None]) -> Callable[[Any, Any, Any], None]:
-    def tell(block: EncoderBlock, given: tuple[Tensor, Grid], leaving: Tensor) -> None:
+    def tell(block: EncoderBlock, given: tuple[Any, ...], leaving: Tensor) -> None:
         see(Visit(layer, block, given[1], given[0], leaving))
 
     return tell
