@@ -1,5 +1,7 @@
 """CKA against its definitions, written out."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ Array = NDArray[np.float64]
 
 LAYERS, N, P = 3, 11, 5
 # float64 on both sides: only the order of the sums differs.
-TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
+TOLERANCE: dict[str, Any] = {"atol": 1e-10, "rtol": 1e-10}
 
 
 def layers(n: int = N, p: int = P) -> Tensor:

@@ -1,6 +1,7 @@
 """How far and how widely heads look, against the definitions, one query at a time."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from vitlab.explain.distance import (
 B, A, GRID, STRIDE = 2, 3, (3, 5), (7.5, 11.0)
 PATCHES = GRID[0] * GRID[1]
 # float64 on both sides: only the order of the sums differs.
-TOLERANCE = {"atol": 1e-12, "rtol": 1e-12}
+TOLERANCE: dict[str, Any] = {"atol": 1e-12, "rtol": 1e-12}
 
 
 def draw_weights(prefix: int, *, hidden: float = 0.0) -> Tensor:

@@ -1,5 +1,7 @@
 """The first filters of every kind of stem: they answer for what the model computes of pixels."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -38,7 +40,7 @@ def test_a_shifted_embedding_is_shown_where_it_reads() -> None:
     from vitlab.explain.filters import _on_the_image
     from vitlab.nn.patch_embed import with_shifts
 
-    model = build("shifted")
+    model: Any = build("shifted")
     weight, patch = model.stem.proj.weight.detach(), model.stem.patch_size  # 4 x 3
     whole = _on_the_image(weight, patch)
     assert whole.shape == (12, 5, 4 + 2 * 2, 3 + 2 * 1)

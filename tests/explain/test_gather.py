@@ -16,7 +16,7 @@ from vitlab.explain.gather import Gathered, Gatherer, batch_size_for, stacked
 from vitlab.explain.visit import Visit, visiting
 
 # float64 on both sides, through two layers.
-TOLERANCE = {"atol": 1e-9, "rtol": 1e-9}
+TOLERANCE: dict[str, Any] = {"atol": 1e-9, "rtol": 1e-9}
 NAMES = (
     *("paper", "gap", "registers", "post_norm", "every_layer", "map_gap"),
     *("lsa_gap_registers", "sliding_groups", "axial_post", "sparse_even"),

@@ -31,7 +31,7 @@ from vitlab.tasks.figures.table import FIGURES
 from vitlab.weights.source import WeightSource
 
 # Seven digits are written.
-TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
+TOLERANCE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
 
 
 def classifier(name: str, **changes: Any) -> Classifier:

@@ -25,6 +25,7 @@ from vitlab.cli.push import push
 from vitlab.cli.similar import similar
 from vitlab.cli.summary import summary
 from vitlab.cli.train import train
+from vitlab.cli.walkthrough import walkthrough
 from vitlab.cli.weights import weights
 from vitlab.errors import VitlabError
 
@@ -33,7 +34,7 @@ app = typer.Typer(
 )
 for command in (
     *(models, summary, train, finetune, predict, evaluate, features, similar, fewshot),
-    *(figures,),
+    *(figures, walkthrough),
     *(info, convert, push, pull, demo),
 ):
     app.command()(command)

@@ -7,9 +7,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitlab.explain.distance import attention_distance, attention_entropy, prefix_share
-from vitlab.explain.visit import Grid, Visit, visiting
+from vitlab.explain.visit import Visit, visiting
 from vitlab.models.readout import Readout
 from vitlab.models.vit import VisionTransformer
+from vitlab.nn.encoder import Grid
 
 
 @dataclass(eq=False)

@@ -43,8 +43,8 @@ def build_distance(seen: Seen) -> Figure:
             }
         )
     left_out = (
-        f" The {counted(model.config.prefix, 'prefix token')} (class token, registers) are neither "
-        "queries nor keys; the weights of each query are divided by their sum over the patches."
+        f" Class token and registers ({model.config.prefix} in all) are neither queries nor keys; "
+        "the weights of each query are divided by their sum over the patches."
         if model.config.prefix
         else ""
     )

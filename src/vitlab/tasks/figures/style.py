@@ -17,11 +17,11 @@ INK, QUIET, FAINT = "#1b1f24", "#5b6570", "#d9dde2"
 BLUE, ORANGE = "#0072b2", "#d55e00"
 CLASSES = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6570")
 """Okabe and Ito's colours, without those too pale for a point on white."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 """Classes are told apart without colours too."""
 SIMILARITY, SHARE, SIGNED = "viridis", "cividis", "PuOr"
 """Maps whose lightness tells the order, also in grey; the last is white at zero."""
-SETTINGS = {
+SETTINGS: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.titlesize": 10,
