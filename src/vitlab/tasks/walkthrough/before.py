@@ -78,20 +78,15 @@ def _patches(walk: Walkthrough, config: ViTConfig, pixels: Pixels) -> Iterator[S
         )
     if config.stem == "shifted" or config.patch_norm == "both":
         content.append(paragraph("A LayerNorm then brings the numbers of a patch to one size."))
-    pictures: list[Child] = [
-        photograph(pixels, f"The image, in {count} patches", grid=embedded.grid, patch=_patch(walk))
-    ]
     patch = _patch(walk)
+    pictures: list[Child] = [
+        photograph(pixels, f"The image, in {count} patches", grid=embedded.grid, patch=patch),
+        tensor("X", numbers(embedded.flat), note="one patch a row", row=patch, side=300),
+    ]
     if patch is not None:
         name = token_name(walk, walk.query, class_token=config.class_token)
-        pictures.append(
-            vector(
-                maths("x_i"),
-                numbers(embedded.flat[patch]),
-                note=f"the pixels of {name}, normalised",
-            )
-        )
-    pictures.append(tensor("X", numbers(embedded.flat), note="one patch a row", row=patch))
+        note = f"the pixels of {name}, normalised"
+        pictures.append(vector(maths("x_i"), numbers(embedded.flat[patch]), note=note))
     content.append(tensors(*pictures))
     yield Step(
         title="The image becomes patches",
@@ -142,6 +137,7 @@ def _prefix(walk: Walkthrough, config: ViTConfig) -> Iterator[Step]:
         plural = "registers" if config.registers > 1 else "register"
         names.append(f"{config.registers} {plural}, room to keep things in")
     count, total = len(embedded.prefix), len(embedded.tokens)
+    note = "learned" if embedded.prefix.any() else "learned; still zero, as it begins"
     yield Step(
         title="Learned tokens are put before them",
         shape=f"{shape(count, config.width)} and {shape(total - count, config.width)} → "
@@ -151,7 +147,7 @@ def _prefix(walk: Walkthrough, config: ViTConfig) -> Iterator[Step]:
                 f"The sequence begins with {' and '.join(names)}. They are learned and the same "
                 f"for every image; from here on they are tokens like all others, and N = {total}."
             ),
-            tensors(tensor("prefix", numbers(embedded.prefix), note="learned")),
+            tensors(tensor("prefix", numbers(embedded.prefix), note=note)),
         ],
     )
 
@@ -222,11 +218,11 @@ def _block_input(walk: Walkthrough, config: ViTConfig) -> Iterator[Step]:
     content: list[Child] = []
     if walk.layer:
         rows, columns = walk.grid
+        others = "another of the same kind has" if walk.layer == 1 else f"{walk.layer} others have"
         content.append(
             paragraph(
-                f"Before this block, {walk.layer} other{'s' if walk.layer > 1 else ''} of the same "
-                f"kind have changed the tokens; what enters here is no longer the patch alone. "
-                f"There are {rows} × {columns} patches."
+                f"Before this block, {others} changed the tokens; what enters here is no longer "
+                f"the patch alone. There are {rows} × {columns} patches."
             )
         )
     if walk.norm_first:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitlab.data.images import ArraySet, FileSet
+from vitlab.data.images import FileSet
 from vitlab.data.pointed import open_named
 from vitlab.errors import FileError
 from vitlab.explain.walkthrough import Walkthrough, walk_through
@@ -54,7 +54,8 @@ def walkthrough(
         check_page(path)
     opened = open_any(model)
     preprocessing = opened.classifier.preprocessing
-    prepared = torch.from_numpy(preprocessing.apply(_opened(image)))
+    found, title = _opened(image)
+    prepared = torch.from_numpy(preprocessing.apply(found))
     network = opened.classifier.model
     walk = walk_through(network, prepared, layer=layer, head=head, token=token)
     followed = Followed(
@@ -62,8 +63,6 @@ def walkthrough(
         config=network.config,
         pixels=np.ascontiguousarray(shown(prepared, preprocessing)),
     )
-    named = os.path.basename(image) if isinstance(image, str | os.PathLike) else "an image"
-    title = os.fspath(image) if _of_a_dataset(image) else str(named)
     page = render(Page(followed=followed, model=opened.name, image=title, fresh=opened.fresh))
     if path is not None:
         with replacing(path) as file:
@@ -79,22 +78,15 @@ def check_page(path: Path) -> None:
         raise FileError(f"{path}: there is no folder {path.absolute().parent}")
 
 
-def _of_a_dataset(image: Source) -> bool:
-    return (
-        isinstance(image, str | os.PathLike)
-        and not os.path.exists(image)
-        and open_named(os.fspath(image)) is not None
-    )
-
-
-def _opened(image: Source) -> Source:
-    """The image of a dataset by name; anything else as it is."""
-    if not _of_a_dataset(image):
-        return image
-    assert isinstance(image, str | os.PathLike)
-    found = open_named(os.fspath(image))
-    if isinstance(found, ArraySet):
-        pixels = found.images[0].permute(1, 2, 0).squeeze(-1).contiguous().numpy()
-        return Image.fromarray(pixels)
-    assert isinstance(found, FileSet)
-    return found.paths[0]
+def _opened(image: Source) -> tuple[Source, str]:
+    """What is read, and what to call it: an image of a dataset has a name of its own."""
+    if not isinstance(image, str | os.PathLike):
+        return image, "an image"
+    name = os.fspath(image)
+    named = None if os.path.exists(name) else open_named(name)
+    if named is None:
+        return image, os.path.basename(name)
+    if isinstance(named, FileSet):
+        return named.paths[0], name
+    pixels = named.images[0].permute(1, 2, 0).squeeze(-1).contiguous().numpy()
+    return Image.fromarray(pixels), name

@@ -17,6 +17,8 @@ from vitlab.tasks.walkthrough.words import (
     worked_row,
 )
 
+THIRD = 236
+"""Pixels of matrices of which three stand side by side."""
 HEADS = 16
 """Heads whose maps are shown."""
 
@@ -51,15 +53,18 @@ def _projected(followed: Followed) -> Step:
                 f"{followed.tokens} rows{further}. (Where a text writes vectors as columns, all "
                 f"of this is transposed.)"
             ),
-            formula("Q = A (W^q)^T,   K = A (W^k)^T,   V = A (W^v)^T"),
+            formula(",   ".join(_all(name, head.to_q.bias is not None) for name in "qkv")),
             tensors(
-                tensor("A", numbers(walk.read), row=walk.query),
-                tensor("Q", numbers(asked), row=walk.query),
-                tensor("K", numbers(offered), row=walk.query),
-                tensor("V", numbers(head.v), row=walk.query),
+                tensor("Q", numbers(asked), row=walk.query, side=THIRD),
+                tensor("K", numbers(offered), row=walk.query, side=THIRD),
+                tensor("V", numbers(head.v), row=walk.query, side=THIRD),
             ),
         ],
     )
+
+
+def _all(name: str, biased: bool) -> str:
+    return f"{name.upper()} = A (W^{name})^T" + (f" + b^{name}" if biased else "")
 
 
 def _compared(followed: Followed) -> Step:
@@ -104,7 +109,7 @@ def _summed(followed: Followed) -> Step:
         content=[
             paragraph(
                 "And the sums are a product too. The marked row is the vector that was found by "
-                "hand above. These three products are all of an attention head."
+                "hand above. Projections, scores, softmax, sums: that is all of a head."
             ),
             formula("B = Â V"),
             tensors(
@@ -132,7 +137,7 @@ def _joined(followed: Followed) -> Step:
         )
     more = f" The first {HEADS} are shown." if heads > HEADS else ""
     many = (
-        f"The block has {heads} heads, each with matrices of its own, and each looks elsewhere "
+        f"The block has {heads} heads, each with matrices of its own, and each may look elsewhere "
         f"from the same query.{more} Their answers are put side by side."
         if heads > 1
         else "This block has one head, so there is nothing to put beside its answer."
@@ -190,11 +195,11 @@ def _residual(followed: Followed) -> Step:
     before, after = float(walk.entering[query, 0]), float(walk.leaving[query, 0])
     added = after - before
     scaled = "" if walk.gamma is None else "γ "
-    said = (
-        " LayerScale multiplies each channel by a learned factor γ first."
-        if walk.gamma is not None
-        else ""
-    )
+    said = ""
+    if walk.gamma is not None:
+        said += " LayerScale multiplies each channel by a learned factor γ first."
+    if not walk.norm_first:
+        said += " A LayerNorm follows."
     size = shape(*walk.leaving.shape)
     return Step(
         title="Added to the token",

@@ -16,8 +16,10 @@ POSITIVE, NEGATIVE = (213, 94, 0), (0, 114, 178)
 """Okabe and Ito's orange and blue, which every kind of colour vision tells apart."""
 MOST = 320
 """Rows or columns of one picture; of a larger tensor every second one is shown, or third."""
-SIDE = 352
-"""Pixels of the longer side of a photograph in the page."""
+SIDE = 600
+"""Pixels of the longer side of a photograph, about; screens show two of them as one."""
+WIDE = 372
+"""Pixels that a matrix is wide or high in the page: two fit beside one another."""
 MARK = (240, 120, 20)
 
 Numbers = Float[np.ndarray, "rows columns"]
@@ -29,28 +31,25 @@ def tensor(
     *,
     note: str = "",
     row: int | None = None,
-    column: int | None = None,
-    largest: float | None = None,
+    side: int = WIDE,
 ) -> Html:
-    """A picture of a matrix with its name and shape; one row or column may be marked."""
+    """A picture of a matrix with its name and shape; one row may be marked."""
     steps = tuple(-(-size // MOST) for size in values.shape)
     shown = values[:: steps[0], :: steps[1]]
-    size = " x ".join(map(str, values.shape))
+    size = ", ".join(map(str, values.shape))
     skipped = max(steps) > 1
-    thinned = f"every {_ordinal(max(steps))} row and column shown" if skipped else ""
+    thinned = f"every {ordinal(max(steps))} row and column shown" if skipped else ""
     notes = "; ".join(part for part in (note, thinned) if part)
     wide = shown.shape[1] >= 6 * shown.shape[0]
+    width = _width(*shown.shape, side)
     frame = element(
         "div",
-        element("img", src=png(coloured(shown, largest)), alt=f"{size} numbers", class_="cells"),
-        None if row is None else _marked("row", row, values.shape[0]),
-        None if column is None else _marked("column", column, values.shape[1]),
+        element("img", src=png(coloured(shown)), alt=f"{size} numbers", class_="cells"),
+        None if row is None else _marked(row, values.shape[0]),
         class_="strip" if wide else "matrix",
-        style=None
-        if wide
-        else f"aspect-ratio: {shown.shape[1]} / {shown.shape[0]}; width: {_width(*shown.shape)}px",
+        style=None if wide else f"aspect-ratio: {_ratio(*shown.shape)}; width: {width}px",
     )
-    caption = join([element("b", name), f" [{size}]", f" {notes}" if notes else ""])
+    caption = join([element("b", name), f" [{size}]", f", {notes}" if notes else ""])
     return element("figure", frame, element("figcaption", caption), class_="tensor")
 
 
@@ -66,7 +65,7 @@ def vector(name: str | Html, values: Float[np.ndarray, " n"], *, note: str = "")
         class_="strip",
     )
     caption = join(
-        [element("b", name), f" [{len(values)}] = ({first}{more})", f" {note}" if note else ""]
+        [element("b", name), f" [{len(values)}] = ({first}{more})", f", {note}" if note else ""]
     )
     return element("figure", frame, element("figcaption", caption), class_="tensor")
 
@@ -81,7 +80,7 @@ def photograph(
     small: bool = False,
 ) -> Html:
     """The image, its patches, one of them marked, each as bright as its weight."""
-    factor = max(1, round(SIDE / max(pixels.shape[:2])))
+    factor = max(1, round(SIDE / (2 if small else 1) / max(pixels.shape[:2])))
     large = pixels.repeat(factor, axis=0).repeat(factor, axis=1)
     if weights is not None and grid is not None:
         large = _lit(large, weights.reshape(grid))
@@ -95,11 +94,11 @@ def photograph(
     )
 
 
-def coloured(values: Numbers, largest: float | None = None) -> UInt8[np.ndarray, "rows columns 4"]:
+def coloured(values: Numbers) -> UInt8[np.ndarray, "rows columns 4"]:
     """Orange above zero and blue below, the stronger the farther; grey where there is no number."""
     finite = np.isfinite(values)
     known = np.where(finite, values, 0.0)
-    top = float(np.abs(known).max(initial=0.0)) if largest is None else largest
+    top = float(np.abs(known).max(initial=0.0))
     strength = np.clip(np.abs(known) / top, 0.0, 1.0) if top else np.zeros_like(known)
     cells = np.empty((*values.shape, 4), dtype=np.uint8)
     cells[..., :3] = np.where((known > 0)[..., None], POSITIVE, NEGATIVE)
@@ -117,7 +116,7 @@ def png(cells: UInt8[np.ndarray, "rows columns 4"]) -> str:
 def png_of(picture: Image.Image) -> str:
     """A data address of a PNG."""
     file = io.BytesIO()
-    picture.save(file, format="png", optimize=True)
+    picture.save(file, format="png")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
@@ -138,8 +137,7 @@ def _lit(
     columns = np.arange(width) * weights.shape[1] // width
     light = (weights / (weights.max() or 1.0))[rows][:, columns, None]
     grey = pixels.mean(axis=2, keepdims=True)
-    mixed = light * pixels + (1 - light) * (0.45 * grey)
-    return (mixed * (0.25 + 0.75 * np.sqrt(light))).astype(np.uint8)
+    return (light * pixels + (1 - light) * (20 + 0.3 * grey)).astype(np.uint8)
 
 
 def _draw_grid(
@@ -150,29 +148,31 @@ def _draw_grid(
     across = [round(width * column / grid[1]) for column in range(grid[1] + 1)]
     down = [round(height * row / grid[0]) for row in range(grid[0] + 1)]
     for x in across[1:-1] if lines else ():
-        draw.line([(x, 0), (x, height)], fill=(255, 255, 255, 130))
+        draw.line([(x, 0), (x, height)], fill=(255, 255, 255, 140), width=2)
     for y in down[1:-1] if lines else ():
-        draw.line([(0, y), (width, y)], fill=(255, 255, 255, 130))
+        draw.line([(0, y), (width, y)], fill=(255, 255, 255, 140), width=2)
     if patch is not None:
         row, column = divmod(patch, grid[1])
         box = (across[column], down[row], across[column + 1] - 1, down[row + 1] - 1)
-        draw.rectangle(box, outline=(*MARK, 255), width=max(2, picture.width // 120))
+        draw.rectangle(box, outline=(*MARK, 255), width=max(3, picture.width // 90))
 
 
-def _marked(kind: str, place: int, size: int) -> Html:
-    """A frame over one row or column of the picture below it."""
-    start, length = 100 * place / size, 100 / size
-    sides = f"top: {start:.3f}%; height: {length:.3f}%"
-    if kind == "column":
-        sides = f"left: {start:.3f}%; width: {length:.3f}%"
-    return element("span", class_=f"marked {kind}", style=sides)
+def _marked(row: int, rows: int) -> Html:
+    """A frame over one row of the picture below it."""
+    place = f"top: {100 * row / rows:.3f}%; height: {100 / rows:.3f}%"
+    return element("span", class_="marked", style=place)
 
 
-def _width(rows: int, columns: int) -> int:
+def _width(rows: int, columns: int, side: int) -> int:
     """Pixels that a matrix is wide: cells that can be seen, and no picture too large."""
-    cell = max(1.0, min(12.0, 420 / columns, 420 / rows))
+    cell = min(12.0, side / columns, side / rows)
     return max(24, round(columns * cell))
 
 
-def _ordinal(number: int) -> str:
+def _ratio(rows: int, columns: int) -> str:
+    return f"{columns} / {rows}"
+
+
+def ordinal(number: int) -> str:
+    """`second`, `third`, `4th`."""
     return {2: "second", 3: "third"}.get(number, f"{number}th")

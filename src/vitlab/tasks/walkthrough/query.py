@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from vitlab.explain.walkthrough import Walkthrough
 from vitlab.models.config import ViTConfig
 from vitlab.tasks.report.markup import Child, Html, element
 from vitlab.tasks.walkthrough.before import Pixels
-from vitlab.tasks.walkthrough.pictures import number, photograph, tensor, vector
+from vitlab.tasks.walkthrough.pictures import number, ordinal, photograph, tensor, vector
 from vitlab.tasks.walkthrough.words import (
     Step,
     formula,
@@ -179,20 +178,19 @@ def _scores(followed: Followed) -> Step:
         )
     if head.looks is not None:
         content.append(paragraph(_hidden(followed)))
-    content.append(tensors(_map(followed, head.scores[query], "Score of each patch")))
-    parts = ["token j", maths("q_i · k_j"), "× " + number(head.scale)]
-    parts += [] if head.offsets is None else ["+ offset"]
+    parts = ["token j", maths("q_i · k_j"), f"× {number(head.scale)}"]
+    plain = head.offsets is None and head.looks is None
+    parts += [] if plain else ["score" if head.offsets is None else "+ offset"]
     rows = []
     for token in followed.shown:
         score = float(head.scores[query, token])
         product = float(head.products[query, token])
-        cells = [followed.name(token), number(product), number(product * head.scale)]
-        if head.offsets is not None:
-            cells.append(number(score))
-        elif not np.isfinite(score):
-            cells[-1] = number(score)
+        scaled = product * head.scale
+        cells = [followed.name(token), number(product), number(scaled)]
+        cells += [] if plain else [number(score)]
         rows.append(("own" if token == query else "", cells))
-    content.append(table(parts, rows))
+    scored = _map(followed, head.scores[query], "The brighter a patch, the larger its score")
+    content.append(tensors(scored, table(parts, rows)))
     return Step(
         title="Scores: the query meets every key",
         shape=f"{shape(width)} · {shape(width, followed.tokens)} → {shape(followed.tokens)}",
@@ -231,7 +229,7 @@ def _hidden(followed: Followed) -> str:
         "axial": "A patch may look only along its own "
         + ("column" if followed.walk.layer % 2 else "row"),
         "sparse": "A patch may look only at those near it in the order of reading, and at every "
-        f"{followed.config.window_size}th",
+        f"{ordinal(followed.config.window_size)}",
     }
     kind = kinds.get(followed.config.attention, "A token may not look at all others")
     seen = int(looks[followed.walk.query].sum())
@@ -270,9 +268,14 @@ def _softmax(followed: Followed) -> Step:
                 "them first, which changes nothing in the result and keeps the powers small.)"
             ),
             formula("α̂_{ij} = exp(α_{ij} − max) / Σ_j exp(α_{ij} − max)"),
-            table(["token j", "score", maths("exp(α_{ij} − max)"), maths("weight α̂_{ij}")], rows),
-            paragraph(f"The largest score is {number(most)}. Where the query looks:"),
-            tensors(_map(followed, weights, "The brighter a patch, the larger its weight")),
+            tensors(
+                _map(followed, weights, "The brighter a patch, the larger its weight", least=0.0),
+                table(
+                    ["token j", "score", maths("exp(α_{ij} − max)"), maths("weight α̂_{ij}")],
+                    rows,
+                ),
+            ),
+            paragraph(f"The largest score is {number(most)}."),
             paragraph(_prefix_share(followed)) if walk.prefix else None,
         ],
     )
@@ -287,14 +290,16 @@ def _prefix_share(followed: Followed) -> str:
     )
 
 
-def _map(followed: Followed, values: torch.Tensor, caption: str) -> Html:
-    """Numbers of the patches over the image, the lowest dark and the highest as it is."""
+def _map(
+    followed: Followed, values: torch.Tensor, caption: str, *, least: float | None = None
+) -> Html:
+    """Numbers of the patches over the image, the least dark and the largest as it is."""
     walk = followed.walk
     patches = values[walk.prefix :]
     finite = patches.isfinite()
-    low = patches[finite].min() if finite.any() else patches.new_zeros(())
-    lowest = 0.0 if caption.startswith("The brighter") else float(low)
-    light = torch.where(finite, patches - lowest, 0.0)
+    if least is None:
+        least = float(patches[finite].min()) if finite.any() else 0.0
+    light = torch.where(finite, patches - least, 0.0)
     return photograph(
         followed.pixels,
         caption,

@@ -18,12 +18,13 @@ a { color: var(--blue); text-decoration: none; }
 a:hover { text-decoration: underline; }
 .quiet, figcaption, footer { color: var(--quiet); }
 .notice { border-left: 4px solid var(--orange); background: var(--card); padding: 10px 14px;
-  border-radius: 0 8px 8px 0; }
+  border-radius: 0 8px 8px 0; margin: 12px 0 16px; }
+.notice p { margin: 0; }
 .step { margin: 28px 0 0; padding: 20px 22px 12px; background: var(--card); border-radius: 12px; }
 .shape { font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
   color: var(--blue); margin: 0 0 10px; overflow-wrap: anywhere; }
 .formula { font: italic 18px/1.7 Georgia, "Times New Roman", "DejaVu Serif", serif;
-  margin: 2px 0 12px; overflow-wrap: anywhere; }
+  margin: 2px 0 12px; overflow-wrap: anywhere; white-space: pre-wrap; }
 .formula sub, .formula sup { font-size: 12px; line-height: 0; }
 .worked { font: 13px/1.7 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
   border-left: 3px solid var(--rule); padding-left: 12px; overflow-wrap: anywhere;
@@ -39,14 +40,12 @@ figcaption b { color: var(--ink); font-weight: 600; }
   max-width: 100%; }
 .strip { height: 22px; width: 100%; }
 .cells { display: block; width: 100%; height: 100%; image-rendering: pixelated; }
-.marked { position: absolute; outline: 2px solid var(--ink); pointer-events: none; }
-.marked.row { left: 0; right: 0; min-height: 2px; }
-.marked.column { top: 0; bottom: 0; min-width: 2px; }
+.marked { position: absolute; outline: 2px solid var(--ink); left: 0; right: 0; min-height: 2px; }
 .picture { flex: 0 1 300px; }
 .picture.small { flex: 0 1 150px; }
-.photo { display: block; width: 100%; height: auto; border-radius: 6px;
-  image-rendering: pixelated; }
-.scroll { overflow-x: auto; margin: 4px 0 14px; }
+.photo { display: block; width: 100%; height: auto; border-radius: 6px; }
+.scroll { overflow-x: auto; margin: 4px 0 14px; min-width: 0; max-width: 100%; }
+.tensors .scroll { margin: 0; }
 table { border-collapse: collapse; font-size: 14px; }
 th, td { text-align: right; padding: 4px 14px 4px 0; border-bottom: 1px solid var(--rule);
   white-space: nowrap; }
