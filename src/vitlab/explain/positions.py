@@ -1,0 +1,52 @@
+"""What a model knows of places: its position embeddings compared (arXiv:2010.11929, figure 7)."""
+
+import torch.nn.functional as F
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitlab.errors import Lacks
+from vitlab.models.vit import VisionTransformer
+
+
+def position_tables(model: nn.Module) -> list[Float[Tensor, "h w D"]]:
+    """The vectors that are added to the patches: one table, or one for each layer with its own."""
+    model = _transformer(model)
+    if not len(model.positions):
+        raise Lacks(f"positions: {_without_table(model.config.position)}")
+    grid = model.config.grid
+    patches = grid[0] * grid[1]
+    tables = [position(grid).detach().cpu().double() for position in model.positions]
+    # Entries of prefix tokens come first, and have no place.
+    return [table[len(table) - patches :].unflatten(0, grid) for table in tables]
+
+
+def offset_tables(model: nn.Module) -> list[Float[Tensor, "O K"]]:
+    """The embeddings of offsets of a model with relative positions, layer by layer; else none.
+
+    Row i is for a key that comes `O // 2 - i` places after the query in the order of reading.
+    """
+    if not isinstance(model, VisionTransformer):
+        return []
+    tables = [getattr(block.attention, "offsets", None) for block in model.encoder.blocks]
+    return [table.detach().cpu().double() for table in tables if isinstance(table, Tensor)]
+
+
+def cosine_maps(table: Float[Tensor, "h w D"]) -> Float[Tensor, "h w h w"]:
+    """For every place, the cosine of its vector with that of each other place."""
+    unit = F.normalize(table, dim=-1)
+    return einsum(unit, unit, "i j d, k l d -> i j k l")
+
+
+def _transformer(model: nn.Module) -> VisionTransformer:
+    if not isinstance(model, VisionTransformer):
+        raise Lacks(f"positions: a {type(model).__name__} has no position embeddings")
+    return model
+
+
+def _without_table(position: str) -> str:
+    reasons = {
+        "rope": "rotary positions turn queries and keys by fixed angles and have no table",
+        "none": "the model is not told where its patches lie",
+    }
+    return reasons.get(position, f"position {position!r} adds no table to the tokens")
