@@ -93,7 +93,10 @@ class MissingExtra(VitlabError):
 def suggest(found: str, choices: Iterable[str]) -> str:
     """`did you mean …?` when something is near, else the valid choices."""
     known = sorted(choices)
-    near = difflib.get_close_matches(found, known, n=4, cutoff=0.55)
-    if near:
-        return f"did you mean {', '.join(near)}?"
-    return f"valid: {', '.join(known)}"
+    meant = near(found, known)
+    return f"did you mean {', '.join(meant)}?" if meant else f"valid: {', '.join(known)}"
+
+
+def near(found: str, choices: Iterable[str]) -> list[str]:
+    """The choices that look like what was found, the nearest first; at most a few."""
+    return difflib.get_close_matches(found, sorted(choices), n=4, cutoff=0.55)
