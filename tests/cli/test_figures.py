@@ -16,7 +16,7 @@ def test_figures_are_written_and_told(command: Command, tmp_path: Path) -> None:
     folder = write_colours(tmp_path / "colours", {"train": 2})
     (folder / "train" / "red" / "0.png").write_bytes(b"nothing")
     output = tmp_path / "out"
-    wanted = ("--only", "positions, filters,cka", "--images", 50)
+    wanted = ("--only", "positions, cka", "--images", 50)
     outcome = command("figures", model, "--output", output, "--data", folder, *wanted)
     assert outcome.code == 0, outcome.err
     assert "left out: positions: rotary positions turn queries and keys" in outcome.err
@@ -24,24 +24,24 @@ def test_figures_are_written_and_told(command: Command, tmp_path: Path) -> None:
     assert outcome.out.splitlines() == [
         "model    model",
         "images   5",
-        "figures  filters, cka",
+        "figures  cka",
         f"folder   {output}",
     ]
-    assert len(list(output.iterdir())) == 6
+    assert len(list(output.iterdir())) == 3
 
 
 def test_json(command: Command, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    outcome = command("figures", "vit_test", "--output", output, "--only", "filters", "--json")
+    outcome = command("figures", "vit_test", "--output", output, "--only", "positions", "--json")
     found = json.loads(outcome.out)
     assert (found["model"], found["random_weights"], found["images"]) == ("vit_test", True, 0)
-    files = [str(output / f"filters.{kind}") for kind in ("png", "svg", "json")]
-    assert found["figures"]["filters"]["files"] == files
-    assert "principal components of 32 filters" in found["figures"]["filters"]["caption"]
+    files = [str(output / f"positions.{kind}") for kind in ("png", "svg", "json")]
+    assert found["figures"]["positions"]["files"] == files
+    assert "learned1d added to the patches" in found["figures"]["positions"]["caption"]
 
 
 def test_random_weights_are_said_to_be(command: Command, tmp_path: Path) -> None:
-    outcome = command("figures", "vit_test", "--output", tmp_path, "--only", "filters")
+    outcome = command("figures", "vit_test", "--output", tmp_path, "--only", "positions")
     assert "random weights: nothing has been learned" in outcome.out
 
 

@@ -22,6 +22,7 @@ NAMES = (
     *("lsa_gap_registers", "sliding_groups", "axial_post", "sparse_even"),
     *("relative_registers", "rope_registers", "learned2d_shared", "sincos2d"),
     *("hybrid_eps", "conv", "shifted_lsa", "fc_norm_mean"),
+    *("relative_bias_lsa", "conditional_every", "pooled", "pooled_axial", "pooled_relative"),
 )
 
 
@@ -36,6 +37,15 @@ def draw_images(model: VisionTransformer, count: int) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     shape = (count, model.config.channels, height, width)
     return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+def entering(model: VisionTransformer, images: Tensor) -> Tensor:
+    """The tokens that the first block is given."""
+    given: list[Tensor] = []
+    hook = model.encoder.blocks[0].register_forward_pre_hook(lambda _, x: given.append(x[0]))
+    model(images)
+    hook.remove()
+    return given[0]
 
 
 def gather(model: Any, images: Tensor, **wanted: Any) -> Gathered:
@@ -63,9 +73,9 @@ def test_everything_matches_the_definitions(name: str) -> None:
     expected = reference_vit(model.state_dict(), asdict(model.config))(images)
     prefix, size = model.config.prefix, tuple(images.shape[2:])
     for layer, looks in found.attention.items():
-        weights = expected.attention[layer]
-        assert (looks.grid, looks.tokens) == (expected.grid, weights.shape[-1])
-        distances = [[distance(w, expected.grid, size, prefix) for w in heads] for heads in weights]
+        weights, grid = expected.attention[layer], expected.grids[layer]
+        assert (looks.grid, looks.tokens) == (grid, weights.shape[-1])
+        distances = [[distance(w, grid, size, prefix) for w in heads] for heads in weights]
         np.testing.assert_allclose(torch.cat(looks.distance), distances, **TOLERANCE)
         logs = np.log(np.where(weights > 0, weights, 1.0))
         entropy = -(weights * logs).sum(axis=-1).mean(axis=-1)
@@ -77,7 +87,7 @@ def test_everything_matches_the_definitions(name: str) -> None:
     np.testing.assert_allclose(stacked(found.means)[1:], means, **TOLERANCE)
     # The last two are kept in float32.
     np.testing.assert_allclose(torch.cat(found.pooled), expected.pooled, atol=1e-5)
-    patches = expected.tokens[:2, prefix:].reshape(2, *expected.grid, -1)
+    patches = expected.tokens[:2, prefix:].reshape(2, *expected.grids[-1], -1)
     np.testing.assert_allclose(torch.cat(found.patches), patches, atol=1e-5)
     assert torch.equal(torch.cat(found.pictures), images[:2])
 
@@ -86,32 +96,17 @@ def test_what_enters_the_first_block() -> None:
     model = build("registers")
     images = draw_images(model, 2)
     found = gather(model, images, means=True)
-    tokens, _, _ = model._embed(images)
+    tokens = entering(model, images)
     np.testing.assert_allclose(found.means[0][0], tokens[:, 3:].mean(dim=1).detach(), **TOLERANCE)
 
 
-def test_a_block_of_a_smaller_grid_is_measured_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a model that goes on with the means of neighbouring patches."""
-    model = build("paper")  # 5 x 7 patches of 3 x 2 pixels
-    images = draw_images(model, 2)
-    first, second = model.encoder.blocks
-    features = model.features(images)
-
-    def pooling(images: Tensor) -> Any:
-        tokens = model._embed(images)[0]
-        second(first(tokens, (5, 7))[:, : 1 + 3 * 4], (3, 4))
-        return features
-
-    monkeypatch.setattr(model, "features", pooling)
-    found = gather(model, images, attention=True, means=True)
-    assert [found.attention[layer].grid for layer in (0, 1)] == [(5, 7), (3, 4)]
-    assert [found.attention[layer].tokens for layer in (0, 1)] == [36, 13]
-    weights = second.attention_weights(first(model._embed(images)[0], (5, 7))[:, :13], (3, 4))
-    expected = [
-        [distance(w, (3, 4), (15, 14), 1) for w in heads] for heads in weights.numpy(force=True)
-    ]
-    np.testing.assert_allclose(found.attention[1].distance[0], expected, **TOLERANCE)
+def test_a_block_of_a_smaller_grid_is_measured_on_it() -> None:
+    model = build("pooled")  # 6 x 10 patches of 3 x 2 pixels, then 3 x 5
+    found = gather(model, draw_images(model, 2), attention=True, means=True, pictures=1)
+    assert [found.attention[layer].grid for layer in (0, 1)] == [(6, 10), (3, 5)]
+    assert [found.attention[layer].tokens for layer in (0, 1)] == [61, 16]
     assert stacked(found.means).shape == (3, 2, 12)
+    assert found.patches[0].shape == (1, 3, 5, 12)
 
 
 def test_a_convolutional_network_has_pooled_features_alone() -> None:

@@ -11,7 +11,7 @@ from models.vit_cases import BASE, CASES
 from reference.random_weights import randomise
 from vitlab import VisionTransformer, create_model
 from vitlab.errors import Lacks
-from vitlab.explain.positions import cosine_maps, offset_tables, position_tables
+from vitlab.explain.positions import bias_tables, cosine_maps, offset_tables, position_tables
 
 
 def build(name: str) -> VisionTransformer:
@@ -65,10 +65,22 @@ def test_offsets_of_relative_positions_are_the_tables_of_the_layers() -> None:
     assert offset_tables(build("paper")) == []
 
 
+def test_biases_of_heads_are_the_tables_of_the_layers() -> None:
+    model = build("pooled_relative_bias")  # 6 x 10 patches, then 3 x 5
+    tables = bias_tables(model)
+    assert [table.shape for table in tables] == [(3, 11, 19), (3, 5, 9)]
+    # What the query at row 2, column 1 adds for the key at row 0, column 4.
+    added = model.encoder.blocks[1].attention.offset_bias((3, 5), 0).detach()
+    torch.testing.assert_close(added[:, 2 * 5 + 1, 4], tables[1][:, 2 - 2, 4 + 3])
+    assert bias_tables(build("relative")) == []
+    assert offset_tables(model) == []
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
         ("rope", "positions: rotary positions turn queries and keys by fixed angles"),
+        ("conditional", "positions: conditional positions depend on the tokens"),
         ("no_position", "positions: the model is not told where its patches lie"),
         ("relative", "positions: position 'relative' adds no table to the tokens"),
     ],

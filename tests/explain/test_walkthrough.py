@@ -49,7 +49,17 @@ def test_the_steps_are_those_of_the_model(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["paper", "registers", "gap", "prefix_none", "shifted_both", "patch_norm_both", "conv"]
+    "name",
+    [
+        "paper",
+        "registers",
+        "gap",
+        "prefix_none",
+        "shifted_both",
+        "patch_norm_both",
+        "conv",
+        "conditional",
+    ],
 )
 def test_the_tokens_are_those_that_enter_the_encoder(name: str) -> None:
     model = build(name)
@@ -64,7 +74,9 @@ def test_the_tokens_are_those_that_enter_the_encoder(name: str) -> None:
     assert (embedded.flat is None) == (name == "conv")
 
 
-@pytest.mark.parametrize("name", ["every_layer", "learned2d_shared"])
+@pytest.mark.parametrize(
+    "name", ["every_layer", "learned2d_shared", "conditional_every", "conditional_shared"]
+)
 def test_tables_of_layers_are_told_apart_from_the_tokens(name: str) -> None:
     model = build(name)
     found = walk_through(model, draw_image(model))
@@ -101,12 +113,22 @@ def test_the_parts_are_there_where_a_model_has_them() -> None:
     assert head("qk_norm").normed is not None
     assert head("rope").turned is not None
     assert head("relative").offsets is not None
+    assert head("relative_bias").offsets is not None
     warmed = head("lsa")
     assert warmed.scale != 0.5
     assert warmed.weights.diagonal().tolist() == [0.0] * len(warmed.weights)
     assert warmed.scores.diagonal().isinf().all()
     sliding = head("sliding")
     assert ((sliding.weights > 0) == sliding.looks).all()
+
+
+def test_a_block_of_fewer_patches() -> None:
+    model = build("pooled_conditional")  # 6 x 10 patches behind 3 tokens, then 3 x 5
+    found = walk_through(model, draw_image(model), layer=2, token=(2, 4))
+    assert (found.embedded.grid, found.grid, found.query) == ((6, 10), (3, 5), 3 + 2 * 5 + 4)
+    assert len(found.entering) == len(found.head.weights) == 18
+    assert found.layer_positions is not None
+    assert len(found.layer_positions) == 18
 
 
 def test_the_token_asked_for_is_followed() -> None:

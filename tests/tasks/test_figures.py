@@ -139,6 +139,9 @@ def test_files_hold_the_same_numbers(folder: Path, tmp_path: Path) -> None:
         ("sincos2d", {}),
         ("rope_registers", {"positions": "turn queries and keys"}),
         ("no_position", {"positions": "is not told where"}),
+        ("conditional_every", {"positions": "depend on the tokens"}),
+        ("relative_bias_lsa", {}),
+        ("pooled_relative", {}),
         ("map_gap", {}),
         ("conv", {}),
         ("hybrid", {}),
@@ -156,12 +159,12 @@ def test_every_kind_of_model(name: str, lacking: dict[str, str], folder: Path) -
     assert "NaN" not in text
 
 
-@pytest.mark.parametrize("name", ["relative_registers", "conv"])
+@pytest.mark.parametrize("name", ["pooled_relative", "pooled_relative_bias"])
 def test_what_has_no_images_is_drawn_too(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    found = figures(classifier(name), tmp_path, only=["filters", "positions"])
+    found = figures(classifier(name), tmp_path, only=["positions"])
     assert found.images == 0
-    assert len(list(tmp_path.iterdir())) == 6
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_relative_positions_show_the_table_of_every_layer() -> None:
@@ -171,6 +174,14 @@ def test_relative_positions_show_the_table_of_every_layer() -> None:
     for table, block in zip(data["tables"], looked_at.model.encoder.blocks, strict=True):
         # From the key that comes longest before the query to the one that comes longest after.
         np.testing.assert_allclose(table, block.attention.offsets.detach().flip(0), **TOLERANCE)
+
+
+def test_biases_of_heads_are_shown_as_they_are() -> None:
+    looked_at = classifier("relative_bias")
+    data = figures(looked_at, only=["positions"])["positions"]
+    assert data["kind"] == "bias"
+    for table, block in zip(data["tables"], looked_at.model.encoder.blocks, strict=True):
+        np.testing.assert_allclose(table, block.attention.offset_bias.table.detach(), **TOLERANCE)
 
 
 def test_of_a_large_grid_some_maps_are_shown() -> None:
@@ -206,6 +217,12 @@ def test_a_convolutional_network_has_two_figures(folder: Path) -> None:
     assert set(found.figures) == {"filters", "tsne"}
     assert found.lacking["cka"] == "cka: a TutorialCNN has no layers of tokens"
     assert found.fresh
+
+
+def test_a_model_without_blocks_has_the_figures_of_its_stem(folder: Path) -> None:
+    found = figures(classifier("paper", depth=0), data=folder, images=4)
+    assert set(found.figures) == {"filters", "positions", "feature-pca", "tsne"}
+    assert found.lacking["cka"] == "cka: the model has no encoder blocks"
 
 
 def test_names_have_weights_that_follow_from_nothing_but_the_name(folder: Path) -> None:

@@ -79,7 +79,8 @@ def value(text: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "prefix"), [("registers", 3), ("gap", 0), ("lsa", 1), ("relative", 1), ("sliding", 1)]
+    ("name", "prefix"),
+    [("registers", 3), ("gap", 0), ("lsa", 1), ("relative", 1), ("relative_bias", 1)],
 )
 def test_the_numbers_in_the_tables_are_the_models(name: str, prefix: int) -> None:
     looked_at = classifier(name)
@@ -178,6 +179,12 @@ USUAL = {
         ),
         ("relative", {"Positions", "Positions are added"}, "relative positions"),
         ("no_position", {"Positions", "Positions are added"}, "a bag of patches"),
+        (
+            "relative_bias",
+            {"Positions", "Positions are added"},
+            "for each distance, in rows and columns",
+        ),
+        ("conditional", set(), "a 3 × 3 convolution of the tokens around it"),
         ("lsa", set(), "A token may not look at itself"),
         ("sliding_groups", set(), "A patch may look only at those around it"),
         ("axial", set(), "A patch may look only along its own row"),
@@ -248,6 +255,8 @@ def test_earlier_blocks_are_told() -> None:
     page = walkthrough(draw_image(), model=classifier("paper"), layer=1).page
     assert "Before this block, another of the same kind has changed the tokens" in page
     assert "Into block 1" in page
+    pooled = walkthrough(draw_image(), model=classifier("pooled"), layer=1).page
+    assert "There are 3 × 5 patches, each the mean of 2 × 2 of those above." in pooled
 
 
 @pytest.mark.parametrize(

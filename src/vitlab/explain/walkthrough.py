@@ -4,6 +4,8 @@ Every step of the attention is computed here again from the parameters; what the
 is kept beside the result, so that whoever shows the steps can show that they are the model's.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +22,7 @@ from vitlab.nn.encoder import Grid
 from vitlab.nn.lora import LoraLinear
 from vitlab.nn.patch_embed import PatchEmbed, ShiftedPatchEmbed, flatten_patches, with_shifts
 from vitlab.nn.pattern import pattern_mask
-from vitlab.nn.pos_embed import offset_index
+from vitlab.nn.pos_embed import Conditional, offset_index
 from vitlab.nn.resize import resize_offsets
 from vitlab.nn.stem import HybridEmbed
 
@@ -55,7 +57,7 @@ class Embedded:
     prefix: Float[Tensor, "R D"]
     """Class token and registers."""
     positions: Float[Tensor, "N D"] | None
-    """What is added here; None where nothing is, or where blocks do it."""
+    """What is added here, by a table or a convolution; None where nothing is, or blocks do it."""
     tokens: Float[Tensor, "N D"]
 
 
@@ -78,7 +80,7 @@ class Head:
     products: Float[Tensor, "N N"]
     """Of every query with every key."""
     offsets: Float[Tensor, "N N"] | None
-    """What relative positions add to the scores."""
+    """What relative positions add to the scores, scaled already."""
     looks: Bool[Tensor, "N N"] | None
     """Where a query may look; None: everywhere."""
     scores: Float[Tensor, "N N"]
@@ -97,7 +99,7 @@ class Walkthrough:
     """Of this block."""
     prefix: int
     layer_positions: Float[Tensor, "N D"] | None
-    """A table that this block adds to its input."""
+    """What is added to the input of this block alone."""
     entering: Float[Tensor, "N D"]
     """Tokens that enter the block, `layer_positions` added."""
     read: Float[Tensor, "N D"]
@@ -148,12 +150,31 @@ def walk_through(
         last = attention.heads - 1
         raise InputError(f"head {head} does not exist; valid: {-attention.heads} to {last}")
     visits: list[Visit] = []
-    with torch.inference_mode(), visiting(model, visits.append):
+    with torch.inference_mode(), visiting(model, visits.append), _added(model) as added:
         model.features(image[None])
     visit = visits[number]
     query = model.config.prefix + _place(token, visit.grid)
-    embedded = _embed(model, image)
-    return _follow(model, visit, embedded, head % attention.heads, query)
+    at_stem = model.config.position_at == "stem"
+    embedded = _embed(model, image, added[0] if added and at_stem else None)
+    own = None if at_stem else added[number] if added else _layer_table(model, visit)
+    return _follow(model, visit, embedded, own, head % attention.heads, query)
+
+
+@contextmanager
+def _added(model: VisionTransformer) -> Iterator[list[Float[Tensor, "N D"]]]:
+    """What conditional positions add to the tokens of one image, call by call."""
+    found: list[Tensor] = []
+
+    def keep(_: Any, given: tuple[Any, ...], result: Tensor) -> None:
+        found.append(_double(result[0]) - _double(given[0][0]))
+
+    parts = [part for part in model.positions if isinstance(part, Conditional)]
+    hooks = [part.register_forward_hook(keep) for part in parts]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _place(token: tuple[int, int] | None, grid: Grid) -> int:
@@ -167,7 +188,10 @@ def _place(token: tuple[int, int] | None, grid: Grid) -> int:
 
 
 @torch.inference_mode()
-def _embed(model: VisionTransformer, image: Float[Tensor, "C H W"]) -> Embedded:
+def _embed(
+    model: VisionTransformer, image: Float[Tensor, "C H W"], added: Float[Tensor, "N D"] | None
+) -> Embedded:
+    """`added` is what a position without a table gave."""
     images, stem = image[None], model.stem
     made = model.stem(images)[0]  # [h, w, D]
     grid = (made.shape[0], made.shape[1])
@@ -182,8 +206,8 @@ def _embed(model: VisionTransformer, image: Float[Tensor, "C H W"]) -> Embedded:
     prefix = [part[0] for part in (model.cls_token, model.registers) if part is not None]
     before = _double(torch.cat(prefix)) if prefix else torch.zeros(0, made.shape[2]).double()
     patches = _double(made.flatten(0, 1))
-    tokens, positions = torch.cat([before, patches]), None
-    if model.config.position_at == "stem" and len(model.positions):
+    tokens, positions = torch.cat([before, patches]), added
+    if added is None and model.config.position_at == "stem" and len(model.positions):
         positions = _with_prefix(model.positions[0](grid), grid, len(before))
     return Embedded(
         image=image.cpu(),
@@ -199,7 +223,12 @@ def _embed(model: VisionTransformer, image: Float[Tensor, "C H W"]) -> Embedded:
 
 @torch.inference_mode()
 def _follow(
-    model: VisionTransformer, visit: Visit, embedded: Embedded, head: int, query: int
+    model: VisionTransformer,
+    visit: Visit,
+    embedded: Embedded,
+    layer_positions: Float[Tensor, "N D"] | None,
+    head: int,
+    query: int,
 ) -> Walkthrough:
     block, attention = visit.block, visit.block.attention
     assert isinstance(attention, SelfAttention)
@@ -224,7 +253,7 @@ def _follow(
         layer=visit.layer,
         grid=visit.grid,
         prefix=model.config.prefix,
-        layer_positions=_layer_table(model, visit),
+        layer_positions=layer_positions,
         entering=entering,
         read=read,
         norm_first=block.norm_first,
@@ -257,7 +286,7 @@ def _one_head(
     if attention.temperature is not None:
         scale = float(attention.temperature[number].double().exp())
     products = asked @ offered.T
-    offsets = _offset_scores(attention, asked, scale, grid)
+    offsets = _offset_scores(attention, asked, number, scale, grid)
     scores = products * scale if offsets is None else products * scale + offsets
     looks = None
     if attention.pattern is not None:
@@ -300,8 +329,10 @@ def _turned(attention: SelfAttention, x: Float[Tensor, "N K"], grid: Grid) -> Fl
 
 
 def _offset_scores(
-    attention: SelfAttention, q: Float[Tensor, "N K"], scale: float, grid: Grid
+    attention: SelfAttention, q: Float[Tensor, "N K"], number: int, scale: float, grid: Grid
 ) -> Float[Tensor, "N N"] | None:
+    if attention.offset_bias is not None:
+        return _double(attention.offset_bias(grid, attention.prefix)[number])
     if attention.offsets is None:
         return None
     patches = grid[0] * grid[1]
@@ -311,7 +342,7 @@ def _offset_scores(
 
 
 def _layer_table(model: VisionTransformer, visit: Visit) -> Float[Tensor, "N D"] | None:
-    if model.config.position_at == "stem" or not len(model.positions):
+    if not len(model.positions):
         return None
     own = visit.layer if model.config.position_at == "every_layer" else 0
     return _with_prefix(model.positions[own](visit.grid), visit.grid, model.config.prefix)

@@ -12,6 +12,8 @@ from vitlab.models.config import pair
 from vitlab.models.registry import create_model
 from vitlab.models.variants import variant, variants
 from vitlab.preprocessing import Preprocessing
+from vitlab.weights.bundled import bundled_name, bundled_names
+from vitlab.weights.files import SUFFIXES
 from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
 
@@ -31,22 +33,33 @@ def open_any(model: str | os.PathLike[str] | Classifier, *, seed: int = 0) -> An
     if isinstance(model, Classifier):
         return AnyModel(classifier=model, name=model.source.path.name)
     word = os.fspath(model)
-    if _is_name(word):
+    if isinstance(model, str) and _is_name(word):
         return AnyModel(classifier=_fresh(word, seed), name=word, fresh=True)
-    return AnyModel(classifier=load(model), name=Path(word).stem if Path(word).suffix else word)
+    known = bundled_name(model) or (word if named(model) is not None else None)
+    return AnyModel(classifier=load(model), name=known or _title(Path(word)))
 
 
 def _is_name(word: str) -> bool:
     """A bare word is a name first, a path when it exists and no such name does."""
-    if "/" in word or os.sep in word or named(word) is not None:
+    known = bundled_name(word) is not None or named(word) is not None
+    if known or "/" in word or os.sep in word:
         return False
     try:
         variant(word)
     except UnknownName:
         if Path(word).exists():
             return False
-        raise UnknownName("model or file", word, variants()) from None
+        choices = (*bundled_names(), *variants())
+        raise UnknownName("model or file", word, choices) from None
     return True
+
+
+def _title(path: Path) -> str:
+    """The name of a file without its ending, of a run, or of the run that a bundle is of."""
+    path = path.absolute()
+    if path.suffix in SUFFIXES:
+        return path.stem
+    return path.parent.name if path.name == "bundle" else path.name
 
 
 def _fresh(name: str, seed: int) -> Classifier:

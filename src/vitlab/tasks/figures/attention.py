@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitlab.explain.distance import patch_distances
 from vitlab.models.config import pair
-from vitlab.tasks.figures.figure import Figure, Seen, array, counted, plain, transformer
+from vitlab.tasks.figures.figure import Figure, Seen, array, counted, plain, with_blocks
 from vitlab.tasks.figures.style import BLUE, COLUMN, FAINT, ORANGE, QUIET, new_figure
 
 HEIGHT = 3.2
@@ -19,16 +19,16 @@ ROUND = tuple(digit * 10**zeros for zeros in range(6) for digit in (1, 2, 5))
 
 def check_distance(model: nn.Module) -> None:
     """Refuse a model without attention."""
-    transformer(model, "attention-distance", "attention")
+    with_blocks(model, "attention-distance", "attention")
 
 
 def check_entropy(model: nn.Module) -> None:
     """Refuse a model without attention."""
-    transformer(model, "attention-entropy", "attention")
+    with_blocks(model, "attention-entropy", "attention")
 
 
 def build_distance(seen: Seen) -> Figure:
-    model = transformer(seen.model, "attention-distance", "attention")
+    model = with_blocks(seen.model, "attention-distance", "attention")
     size = pair(model.config.image_size)
     layers = []
     for number, looks in sorted(seen.gathered.attention.items()):
@@ -61,7 +61,7 @@ def build_distance(seen: Seen) -> Figure:
 
 
 def build_entropy(seen: Seen) -> Figure:
-    transformer(seen.model, "attention-entropy", "attention")
+    with_blocks(seen.model, "attention-entropy", "attention")
     layers = [
         {
             "layer": number,

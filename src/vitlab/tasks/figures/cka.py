@@ -7,13 +7,13 @@ from torch import nn
 from vitlab.errors import Lacks
 from vitlab.explain.cka import LEAST_IMAGES, linear_cka, unbiased_cka
 from vitlab.explain.gather import stacked
-from vitlab.tasks.figures.figure import Figure, Seen, array, counted, plain, transformer
+from vitlab.tasks.figures.figure import Figure, Seen, array, counted, plain, with_blocks
 from vitlab.tasks.figures.style import COLUMN, SHARE, new_figure, show_colours
 
 
 def check(model: nn.Module) -> None:
     """Refuse a model without layers of tokens."""
-    transformer(model, "cka", "layers of tokens")
+    with_blocks(model, "cka", "layers of tokens")
 
 
 def build(seen: Seen) -> Figure:

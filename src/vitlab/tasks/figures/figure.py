@@ -54,6 +54,14 @@ def transformer(model: nn.Module, figure: str, what: str) -> VisionTransformer:
     return model
 
 
+def with_blocks(model: nn.Module, figure: str, what: str) -> VisionTransformer:
+    """The same, with an encoder: a control may have none."""
+    found = transformer(model, figure, what)
+    if not found.config.depth:
+        raise Lacks(f"{figure}: the model has no encoder blocks")
+    return found
+
+
 def plain(values: Float[Tensor, "..."]) -> Any:
     """Numbers for JSON, seven digits each; None where there is none."""
     if values.ndim:

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from torch import Tensor
 
-from vitlab.explain.positions import cosine_maps, offset_tables, position_tables
+from vitlab.explain.positions import bias_tables, cosine_maps, offset_tables, position_tables
 from vitlab.tasks.figures.figure import Figure, Seen, array, plain
-from vitlab.tasks.figures.style import COLUMN, SIGNED, SIMILARITY, new_figure, show_colours
+from vitlab.tasks.figures.style import COLUMN, PAGE, SIGNED, SIMILARITY, new_figure, show_colours
 
 MOST = 16
 """Rows and columns of maps in one panel; of a larger grid every second place is shown, or third."""
@@ -17,22 +18,43 @@ SIDE = 4
 
 def check(model: Any) -> None:
     """Refuse a model that has no table of any kind."""
-    if not offset_tables(model):
+    if not (offset_tables(model) or bias_tables(model)):
         position_tables(model)
 
 
 def build(seen: Seen) -> Figure:
-    offsets = offset_tables(seen.model)
+    offsets, biases = offset_tables(seen.model), bias_tables(seen.model)
     if offsets:
-        return Figure(
-            caption=(
-                f"Embeddings of relative positions of {seen.name}, layer by layer: a vector of "
-                f"{offsets[0].shape[1]} numbers, which all heads share, for each offset between "
-                f"query and key along the order of reading (negative: the key comes first)."
-            ),
-            # Row i of a table is for the key that comes O // 2 - i places after the query.
-            data={"kind": "offsets", "tables": [plain(table.flip(0)) for table in offsets]},
-        )
+        return _offsets(seen, offsets)
+    if biases:
+        return _biases(seen, biases)
+    return _similarity(seen)
+
+
+def _offsets(seen: Seen, tables: list[Float[Tensor, "_ K"]]) -> Figure:
+    return Figure(
+        caption=(
+            f"Embeddings of relative positions of {seen.name}, layer by layer: a vector of "
+            f"{tables[0].shape[1]} numbers, which all heads share, for each offset between query "
+            f"and key along the order of reading (negative: the key comes first)."
+        ),
+        # Row i of a table is for the key that comes n // 2 - i places after the query.
+        data={"kind": "offsets", "tables": [plain(table.flip(0)) for table in tables]},
+    )
+
+
+def _biases(seen: Seen, tables: list[Float[Tensor, "A _ _"]]) -> Figure:
+    return Figure(
+        caption=(
+            f"Relative positions of {seen.name}: what each head adds to its scores, by row and "
+            f"column of the key minus those of the query. Offset zero is in the middle; a layer "
+            f"in a row, a head in a column."
+        ),
+        data={"kind": "bias", "tables": [plain(table) for table in tables]},
+    )
+
+
+def _similarity(seen: Seen) -> Figure:
     tables = position_tables(seen.model)
     config: Any = seen.model.config
     rows, columns = (list(range(0, size, -(-size // MOST))) for size in config.grid)
@@ -60,7 +82,8 @@ def build(seen: Seen) -> Figure:
 
 
 def draw(figure: Figure) -> Any:
-    return _draw_offsets(figure.data) if figure.data["kind"] == "offsets" else _draw_maps(figure)
+    kinds = {"offsets": _draw_offsets, "bias": _draw_biases}
+    return kinds.get(figure.data["kind"], _draw_maps)(figure.data)
 
 
 def mosaic(maps: Float[np.ndarray, "r c h w"]) -> Float[np.ndarray, "H W"]:
@@ -77,8 +100,7 @@ def mosaic(maps: Float[np.ndarray, "r c h w"]) -> Float[np.ndarray, "H W"]:
     return picture
 
 
-def _draw_maps(figure: Figure) -> Any:
-    data = figure.data
+def _draw_maps(data: dict[str, Any]) -> Any:
     panels = [array(found) for found in data["maps"]]
     across = len(data["rows"]) * data["grid"][0] / len(data["columns"]) / data["grid"][1]
     drawn, places = _panels(len(panels), across)
@@ -100,19 +122,19 @@ def _draw_maps(figure: Figure) -> Any:
 def _ticks(axis: Any, numbers: list[int], length: int, size: int) -> None:
     """A number at the middle of each map, of some where they are many."""
     step = (length - size) / (len(numbers) - 1) if len(numbers) > 1 else 0.0
-    every = -(-len(numbers) // 8)
+    every = max(1, -(-len(numbers) // 8))
     centres = [(size - 1) / 2 + step * place for place in range(len(numbers))]
-    axis.set_ticks(centres[::every], [str(number + 1) for number in numbers[::every]])
+    axis.set_ticks(centres[::every], [str(number) for number in numbers[::every]])
     axis.set_tick_params(length=0)
 
 
 def _draw_offsets(data: dict[str, Any]) -> Any:
     tables = [array(table).T for table in data["tables"]]  # [K, O]
     most = max(float(np.abs(table).max()) for table in tables)
-    reach = tables[0].shape[1] // 2
     drawn, places = _panels(len(tables), 0.8)
     shown = None
     for number, (axes, table) in enumerate(zip(places, tables, strict=False)):
+        reach = table.shape[1] // 2  # smaller, where later blocks see fewer patches
         shown = axes.imshow(
             table,
             cmap=SIGNED,
@@ -131,6 +153,34 @@ def _draw_offsets(data: dict[str, Any]) -> Any:
         title="Embeddings of relative positions",
     )
     show_colours(drawn.colorbar(shown, ax=places[: len(tables)], shrink=0.8), "value")
+    return drawn
+
+
+def _draw_biases(data: dict[str, Any]) -> Any:
+    tables = [array(table) for table in data["tables"]]  # [A, h, w]
+    most = max(float(np.abs(table).max()) for table in tables)
+    heads, height, width = tables[0].shape
+    side = (PAGE - 1.4) / max(heads, 4)
+    drawn = new_figure(
+        heads * side + 1.4, len(tables) * (side * min(height / width, 2.5) + 0.06) + 0.7
+    )
+    places = list(drawn.subplots(len(tables), 1, squeeze=False).flat)
+    shown = None
+    for number, (axes, table) in enumerate(zip(places, tables, strict=True)):
+        picture = mosaic(table[None])
+        shown = axes.imshow(picture, cmap=SIGNED, vmin=-most, vmax=most, interpolation="nearest")
+        axes.spines[:].set_visible(False)
+        last = axes is places[-1]
+        _ticks(axes.xaxis, list(range(heads)) if last else [], picture.shape[1], table.shape[2])
+        axes.set_yticks([(picture.shape[0] - 1) / 2], [str(number)])
+        axes.tick_params(length=0)
+    _name(
+        *(drawn, places),
+        x="head",
+        y="layer",
+        title="Relative positions: what is added to scores",
+    )
+    show_colours(drawn.colorbar(shown, ax=places, shrink=0.8), "added to the score")
     return drawn
 
 

@@ -154,7 +154,8 @@ def _prefix(walk: Walkthrough, config: ViTConfig) -> Iterator[Step]:
 
 def _positions(walk: Walkthrough, config: ViTConfig) -> Iterator[Step]:
     inside = {
-        "relative": "the distance between two patches is added to their score (below)",
+        "relative": "the distance between two patches tells in their score (below)",
+        "relative_bias": "the distance between two patches tells in their score (below)",
         "rope": "queries and keys are turned by their place (below)",
         "none": "this model is told nothing of it: it sees a bag of patches",
     }
@@ -176,6 +177,8 @@ def _positions(walk: Walkthrough, config: ViTConfig) -> Iterator[Step]:
         "learned1d": "one learned vector for each token",
         "learned2d": "half of it learned for the column, half for the row",
         "sincos2d": "sines and cosines of column and row, not learned",
+        "conditional": "what a 3 × 3 convolution of the tokens around it gives (conditional "
+        "positions); zeros beyond the border tell where the border is",
     }
     kind = kinds.get(config.position, "its own")
     at = (
@@ -222,7 +225,7 @@ def _block_input(walk: Walkthrough, config: ViTConfig) -> Iterator[Step]:
         content.append(
             paragraph(
                 f"Before this block, {others} changed the tokens; what enters here is no longer "
-                f"the patch alone. There are {rows} × {columns} patches."
+                f"the patch alone. There are {rows} × {columns} patches{_halved(walk)}."
             )
         )
     if walk.norm_first:
@@ -255,3 +258,7 @@ def _block_input(walk: Walkthrough, config: ViTConfig) -> Iterator[Step]:
     )
     size = shape(*walk.read.shape)
     yield Step(title=f"Into block {walk.layer}", shape=f"{size} → {size}", content=content)
+
+
+def _halved(walk: Walkthrough) -> str:
+    return "" if walk.grid == walk.embedded.grid else ", each the mean of 2 × 2 of those above"

@@ -169,13 +169,7 @@ def _scores(followed: Followed) -> Step:
         ),
     ]
     if head.offsets is not None:
-        content.append(
-            paragraph(
-                maths("r_{i−j}"),
-                " is learned for each distance between two patches along the order of reading: "
-                "relative positions. It is multiplied with the same query.",
-            )
-        )
+        content.append(_relative(followed))
     if head.looks is not None:
         content.append(paragraph(_hidden(followed)))
     parts = ["token j", maths("q_i · k_j"), f"× {number(head.scale)}"]
@@ -217,7 +211,23 @@ def _score_formula(followed: Followed) -> str:
     under = "" if scale else " / √K"
     if followed.walk.head.offsets is None:
         return f"α_{{ij}} = {scale}q_i · k_j{under}"
+    if followed.config.position == "relative_bias":
+        return f"α_{{ij}} = {scale}q_i · k_j{under} + β_{{i−j}}"
     return f"α_{{ij}} = {scale}(q_i · k_j + q_i · r_{{i−j}}){under}"
+
+
+def _relative(followed: Followed) -> Html:
+    if followed.config.position == "relative_bias":
+        return paragraph(
+            maths("β_{i−j}"),
+            " is a number that this head has learned for each distance, in rows and columns, "
+            "between two patches: relative positions.",
+        )
+    return paragraph(
+        maths("r_{i−j}"),
+        " is learned for each distance between two patches along the order of reading: "
+        "relative positions. It is multiplied with the same query.",
+    )
 
 
 def _hidden(followed: Followed) -> str:
