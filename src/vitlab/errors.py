@@ -51,6 +51,10 @@ class PreprocessingUnknown(VitlabError):
     """Nothing says how images must be prepared for these weights."""
 
 
+class Lacks(VitlabError):
+    """Something that is asked of a model which does not have it."""
+
+
 class Diverged(VitlabError):
     """Training that left the finite numbers."""
 

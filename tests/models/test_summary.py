@@ -266,6 +266,13 @@ def test_flops_of_a_coarser_grid_and_of_conditional_positions(position: str) -> 
     assert f"Encoder: {100 * blocks / found.flops:.1f}% of the FLOPs" in lines
 
 
+def test_an_encoder_without_blocks_has_no_share() -> None:
+    config = replace(POOLED, depth=0, pool_after=None)
+    found = summary(config)
+    assert found.encoder_share == 0.0
+    assert (found.tokens, found.last_tokens, cost(config).tokens) == (144, 144, 144)
+
+
 def test_only_a_transformer_has_an_encoder() -> None:
     found = summary("cnn_tutorial")
     assert found.encoder_share is None
@@ -291,10 +298,3 @@ def test_mistakes_are_named() -> None:
         summary("vit_test", depth=-1)
     with pytest.raises(InputError, match="images"):
         summary("vit_test", input_size=(1, 4, 32, 32))
-
-
-def test_a_model_without_blocks_has_a_cost_too() -> None:
-    found = summary(create_model("vit_test", depth=0))
-    stem, head = 2 * 16 * (3 * 8 * 8) * 32, 2 * 32 * 10
-    assert (found.flops, found.encoder_flops) == (stem + head, 0)
-    assert found.tokens == found.last_tokens == 17

@@ -15,6 +15,7 @@ from vitlab.cli.demo import demo
 from vitlab.cli.evaluate import evaluate
 from vitlab.cli.features import features
 from vitlab.cli.fewshot import fewshot
+from vitlab.cli.figures import figures
 from vitlab.cli.finetune import finetune
 from vitlab.cli.info import info
 from vitlab.cli.models import models
@@ -24,6 +25,7 @@ from vitlab.cli.push import push
 from vitlab.cli.similar import similar
 from vitlab.cli.summary import summary
 from vitlab.cli.train import train
+from vitlab.cli.walkthrough import walkthrough
 from vitlab.cli.weights import weights
 from vitlab.errors import VitlabError
 
@@ -32,6 +34,7 @@ app = typer.Typer(
 )
 for command in (
     *(models, summary, train, finetune, predict, evaluate, features, similar, fewshot),
+    *(figures, walkthrough),
     *(info, convert, push, pull, demo),
 ):
     app.command()(command)
