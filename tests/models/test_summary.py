@@ -266,6 +266,13 @@ def test_flops_of_a_coarser_grid_and_of_conditional_positions(position: str) -> 
     assert f"Encoder: {100 * blocks / found.flops:.1f}% of the FLOPs" in lines
 
 
+def test_an_encoder_without_blocks_has_no_share() -> None:
+    config = replace(POOLED, depth=0, pool_after=None)
+    found = summary(config)
+    assert found.encoder_share == 0.0
+    assert (found.tokens, found.last_tokens, cost(config).tokens) == (144, 144, 144)
+
+
 def test_only_a_transformer_has_an_encoder() -> None:
     found = summary("cnn_tutorial")
     assert found.encoder_share is None

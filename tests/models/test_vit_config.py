@@ -92,7 +92,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"pool_after": 0}, "pool_after 0; valid with depth 2: 1 to 1"),
     ({"pool_after": 2}, "pool_after 2; valid with depth 2: 1 to 1"),
-    ({"pool_after": 1, "depth": 1}, "pool_after 1; valid with depth 1: None for a single block"),
+    ({"pool_after": 1, "depth": 1}, "pool_after 1; valid with depth 1: None"),
     (
         {"pool_after": 1, "image_size": (16, 20)},
         "image_size (16, 20): the grid of 4x5 patches is not even in both directions, "

@@ -280,7 +280,7 @@ def _check_tokens(config: ViTConfig) -> None:
 
 def _check_pool_after(config: ViTConfig, blocks: int) -> None:
     if not 1 <= blocks < config.depth:
-        valid = f"1 to {config.depth - 1}" if config.depth > 1 else "None for a single block"
+        valid = f"1 to {config.depth - 1}" if config.depth > 1 else "None"
         raise ConfigError(f"pool_after {blocks}; valid with depth {config.depth}: {valid}")
     if config.position_at != "stem" and config.position != "conditional":
         raise ConfigError(

@@ -100,7 +100,7 @@ def count_tokens(model: nn.Module, image_size: Sequence[int], layer: int = 0) ->
     if not isinstance(config, ViTConfig):
         return None
     height, width = image_size
-    return replace(config, image_size=(height, width)).tokens_at(layer % config.depth)
+    return replace(config, image_size=(height, width)).tokens_at(layer % max(config.depth, 1))
 
 
 def _count(model: nn.Module, images: Tensor) -> int:

@@ -121,12 +121,6 @@ def summary(
     )
 
 
-def part_flops(found: Summary, part: str) -> int:
-    """FLOPs of the whole batch in one part of the model, such as `encoder`, and all below it."""
-    inside = (row for row in found.rows if row.path == part or row.path.startswith(f"{part}."))
-    return sum(row.flops for row in inside)
-
-
 @dataclass(frozen=True, slots=True)
 class _Recording:
     """One forward pass: what each module returned, and computed outside of its children."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from vitlab.models.summary import part_flops, summary
+from vitlab.models.summary import summary
 from vitlab.train.config import TrainConfig
 from vitlab.train.learning import passes
 from vitlab.train.optim import optimizer_flops
@@ -36,5 +36,5 @@ class Meter:
         found = summary(model, (1, *image), depth=1)
         each = passes(config, head_alone=head_alone) * found.flops
         if config.recompute_activations and not head_alone:
-            each += (2 if config.optimizer.sam else 1) * part_flops(found, "encoder")
+            each += (2 if config.optimizer.sam else 1) * (found.encoder_flops or 0)
         return each + self._teacher, optimizer_flops(model, config.optimizer)

@@ -92,7 +92,7 @@ class TrainConfig:
     """Share of the training images kept aside for choosing; 0: nothing is chosen."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     small_sizes: tuple[int, ...] = ()
-    """Shorter sides of the images in the first stages of the run, which cost less; none: as ever."""
+    """Shorter sides of the images in the first stages of the run, which cost less."""
     small_until: tuple[float, ...] = ()
     """Share of the run at which each of these stages ends."""
     label_smoothing: float = 0.1
