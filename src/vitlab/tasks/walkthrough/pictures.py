@@ -37,9 +37,9 @@ def tensor(
     steps = tuple(-(-size // MOST) for size in values.shape)
     shown = values[:: steps[0], :: steps[1]]
     size = ", ".join(map(str, values.shape))
-    skipped = max(steps) > 1
-    thinned = f"every {ordinal(max(steps))} row and column shown" if skipped else ""
-    notes = "; ".join(part for part in (note, thinned) if part)
+    sides = zip(steps, ("row", "column"), strict=True)
+    thinned = [f"every {ordinal(step)} {line}" for step, line in sides if step > 1]
+    notes = ", ".join(part for part in (note, " and ".join(thinned)) if part)
     rows, columns = shown.shape
     wide = columns >= 6 * rows
     width = _width(rows, columns, side)
