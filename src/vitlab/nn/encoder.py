@@ -54,8 +54,18 @@ class EncoderBlock(nn.Module):
         self, x: Float[Tensor, "B N D"], grid: Grid, read: int | None = None
     ) -> Float[Tensor, "B M D"]:
         """Every token, or the first `read` of them alone."""
-        y = self._attend(self.norm1(x) if self.norm_first else x, grid, read)
-        x = (x if read is None else x[:, :read]) + self._branch(y, self.scale1)
+        y = self._attend(self.normed(x), grid, read)
+        return self.finish(x if read is None else x[:, :read], y)
+
+    def normed(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """What attention reads when `x` comes in."""
+        return self.norm1(x) if self.norm_first else x
+
+    def finish(
+        self, x: Float[Tensor, "B N D"], y: Float[Tensor, "B N D"]
+    ) -> Float[Tensor, "B N D"]:
+        """The output of the block, from its input and what its attention makes of it."""
+        x = x + self._branch(y, self.scale1)
         if self.norm_first:
             return x + self._branch(self.mlp(self.norm2(x)), self.scale2)
         x = self.norm1(x)
@@ -80,7 +90,7 @@ class EncoderBlock(nn.Module):
     def attention_weights(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B A N N"]:
         """What this block's attention looks at when its input is `x`."""
         weights = cast(Callable[[Tensor, Grid], Tensor], self.attention.weights)
-        return weights(self.norm1(x) if self.norm_first else x, grid)
+        return weights(self.normed(x), grid)
 
 
 class Encoder(nn.Module):
