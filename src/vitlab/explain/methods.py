@@ -1,0 +1,93 @@
+"""From a question and a batch of images to maps: every method, every model."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitlab.explain.ask import Ask
+from vitlab.explain.attention import attention
+from vitlab.explain.gradients import (
+    CNN,
+    gradcam,
+    gradcam_of_cnn,
+    input_gradient,
+    input_gradient_of_cnn,
+)
+from vitlab.explain.maps import Maps
+from vitlab.explain.relevance import relevance
+from vitlab.explain.rollout import rollout
+from vitlab.explain.trace import Trace, trace
+from vitlab.models.vit import VisionTransformer, layer_number
+
+ATTENTION_BYTES = 1 << 29
+"""What the attention weights of one block may take; fewer images at once where it is more."""
+MOST_IMAGES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Maps of a batch of images, what the model said of them, and which class the maps are of."""
+
+    maps: Maps
+    logits: Float[Tensor, "B classes"]
+    target: Int[Tensor, " B"]
+
+
+def explain(
+    model: nn.Module,
+    images: Float[Tensor, "B C H W"],
+    ask: Ask,
+    target: Int[Tensor, " B"] | None = None,
+) -> Answer:
+    """The maps that a question has; without `target`, of the class with the highest score."""
+    ask.check(model)
+    if not isinstance(model, VisionTransformer):
+        assert isinstance(model, CNN)
+        return _of_cnn(model, images, ask, target)
+    found = trace(model, images)
+    with torch.no_grad():
+        logits = found.logits()
+    target = logits.argmax(dim=1) if target is None else target
+    return Answer(maps_of(found, images, ask, target), logits, target)
+
+
+def maps_of(
+    found: Trace, images: Float[Tensor, "B C H W"], ask: Ask, target: Int[Tensor, " B"]
+) -> Maps:
+    """The maps of a model that has been run already."""
+    every = ask.each is not None
+    layer = None if ask.layer is None else layer_number(ask.layer, len(found.stages))
+    if ask.method == "attention":
+        return attention(found, ask.query, layer=layer, head=ask.head, each=ask.each)
+    if ask.method == "rollout":
+        return rollout(found, ask.query, layer=layer, every=every)
+    if ask.method == "relevance":
+        return relevance(found, target, every=every)
+    if ask.method == "gradcam":
+        return gradcam(found, target, layer=layer, every=every)
+    return input_gradient(found, images, target)
+
+
+def images_at_once(model: nn.Module) -> int:
+    """How many images are explained together, so that memory stays small."""
+    if not isinstance(model, VisionTransformer):
+        return MOST_IMAGES
+    config = model.config
+    return max(1, min(MOST_IMAGES, ATTENTION_BYTES // (4 * config.heads * config.tokens**2)))
+
+
+def _of_cnn(
+    model: CNN, images: Float[Tensor, "B C H W"], ask: Ask, target: Int[Tensor, " B"] | None
+) -> Answer:
+    with torch.no_grad():
+        features = model.feature_map(images)
+        logits = model.classify_map(features)
+    target = logits.argmax(dim=1) if target is None else target
+    if ask.method == "gradcam":
+        maps = gradcam_of_cnn(model, features, target)
+    else:
+        grid = (features.shape[2], features.shape[3])
+        maps = input_gradient_of_cnn(model, images, target, grid)
+    return Answer(maps, logits, target)
