@@ -68,7 +68,7 @@ class Explanation:
     def to_pixels(self, values: Array, size: Grid | None = None) -> Array:
         """One of the maps, at the size of the picture (None) or at another of its proportions."""
         view = self.view if size is None else replace(self.view, image=size)
-        if values is self.fine:
+        if self.fine is not None and values.shape == self.fine.shape:
             return to_picture(values, PIXELS, view)
         rows, columns = (
             axis.coarser(cells / found)

@@ -1,12 +1,14 @@
 """From a question and a batch of images to maps: every method, every model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitlab.explain.ask import Ask
+from vitlab.explain.ask import Ask, Method
 from vitlab.explain.attention import attention
 from vitlab.explain.gradients import (
     CNN,
@@ -16,10 +18,12 @@ from vitlab.explain.gradients import (
     input_gradient_of_cnn,
 )
 from vitlab.explain.maps import Maps
+from vitlab.explain.placement import placement, sample
 from vitlab.explain.relevance import relevance
 from vitlab.explain.rollout import rollout
 from vitlab.explain.trace import Trace, trace
 from vitlab.models.vit import VisionTransformer, layer_number
+from vitlab.nn.encoder import Grid
 
 ATTENTION_BYTES = 1 << 29
 """What the attention weights of one block may take; fewer images at once where it is more."""
@@ -91,3 +95,32 @@ def _of_cnn(
         grid = (features.shape[2], features.shape[3])
         maps = input_gradient_of_cnn(model, images, target, grid)
     return Answer(maps, logits, target)
+
+
+def every_method(
+    model: nn.Module, images: Float[Tensor, "B C H W"], methods: Sequence[Method], grid: Grid
+) -> tuple[Int[Tensor, " B"], dict[str, Float[Tensor, "B r c"]]]:
+    """The likeliest class of each image, and each method's map of it in the cells of one grid."""
+    if isinstance(model, VisionTransformer):
+        found = trace(model, images)
+        with torch.no_grad():
+            target = found.logits().argmax(dim=1)
+        maps = {name: maps_of(found, images, Ask(method=name), target) for name in methods}
+    else:
+        answers = {name: explain(model, images, Ask(method=name)) for name in methods}
+        target = answers[methods[0]].target
+        maps = {name: answer.maps for name, answer in answers.items()}
+    return target, {name: _in_cells(model, own.map, images, grid) for name, own in maps.items()}
+
+
+def _in_cells(
+    model: nn.Module, maps: Float[Tensor, "B h w"], images: Float[Tensor, "B C H W"], grid: Grid
+) -> Float[Tensor, "B r c"]:
+    """Maps at the middles of equal cells of the image."""
+    size = (images.shape[2], images.shape[3])
+    where = placement(model, size, (maps.shape[1], maps.shape[2]))
+    rows, columns = (
+        (np.arange(cells) + 0.5) * side / cells for cells, side in zip(grid, size, strict=True)
+    )
+    each = [sample(one.float().cpu().numpy(), where, rows, columns) for one in maps]
+    return torch.from_numpy(np.stack(each))

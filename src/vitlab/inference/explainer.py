@@ -60,9 +60,9 @@ class Explainer:
         self.target = None if target is None else class_number(classifier.labels, target)
         self._wording = question(classifier.model, ask)
 
-    def read(self, source: Picture) -> Read:
-        """A picture; InputError with its path and the reason where it cannot be read."""
-        path = path_of(source)
+    def read(self, source: Picture, name: str | None = None) -> Read:
+        """A picture; InputError with its name and the reason where it cannot be read."""
+        path = path_of(source) if name is None else name
         try:
             whole, pixels = read_both(source, self.classifier.preprocessing)
         except InputError as error:
