@@ -66,8 +66,8 @@ class View:
 
         Below 0 and above the size is what the model does not see.
         """
-        middles = np.arange(self.image[axis]) + 0.5
-        return middles * (self.resized[axis] / self.image[axis]) - self.corner[axis]
+        middles = np.arange(self.image[axis], dtype=np.float64) + 0.5
+        return np.asarray(middles * (self.resized[axis] / self.image[axis]) - self.corner[axis])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

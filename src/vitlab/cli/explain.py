@@ -11,6 +11,7 @@ from vitlab.cli.output import print_json, print_table
 from vitlab.cli.steps import steps as showing
 
 if TYPE_CHECKING:
+    from vitlab.explain.explanation import Explanation
     from vitlab.tasks.explain import Explained
     from vitlab.tasks.faithfulness import Area, Faithfulness
 
@@ -160,7 +161,7 @@ def _print(found: "Explained") -> None:
     from vitlab.explain.explanation import caption
 
     print(caption(found.explanations))
-    rows = ((str(one.path), one.target or "-", *_likeliest(one.top)) for one in found.explanations)
+    rows = ((str(one.path), one.target or "-", *_likeliest(one)) for one in found.explanations)
     print_table(("image", "map of", "model says", ""), rows)
     if found.total > len(found.explanations) + len(found.broken):
         shown = len(found.explanations)
@@ -169,11 +170,11 @@ def _print(found: "Explained") -> None:
     print(f"figure: {found.output}")
 
 
-def _likeliest(top: Any) -> tuple[str, str]:
-    if not top:
+def _likeliest(one: "Explanation") -> tuple[str, str]:
+    if not one.top:
         return "-", "-"
-    label, number = top[0]
-    return label, f"{number:.1%}"
+    label, number = one.top[0]
+    return label, f"{number:.4g}" if one.task == "regression" else f"{number:.1%}"
 
 
 def _test(model: str, images: list[str], output: Path | None, json: bool, **options: Any) -> None:
@@ -197,9 +198,9 @@ def _test(model: str, images: list[str], output: Path | None, json: bool, **opti
 
 def _print_test(found: "Faithfulness") -> None:
     print(
-        f"{found.images:,} images, {found.steps} steps, removed patches: {found.removed}. Area under "
-        f"the probability of the predicted class, with its 95% interval;\nbetter: how much less "
-        f"(deletion) or more (insertion) it is than in random order on the same images."
+        f"{found.images:,} images, {found.steps} steps, removed patches: {found.removed}. "
+        f"Area under the probability of the predicted class, with its 95% interval;\n"
+        f"better: how much less (deletion) or more (insertion) than in random order, same images."
     )
     print_table(
         ("method", "deletion", "better by", "insertion", "better by"),

@@ -66,7 +66,7 @@ def _draw_maps(found: Sequence[Explanation]) -> "Figure":
             row[1].set_title(_short(f"for “{explanation.target}”"), fontsize=9, color=INK)
         _show_top(row[2], explanation)
     _explain_colours(figure, axes[:, 1])
-    _write_caption(figure, found, 108)
+    _write_caption(figure, found, 128)
     return figure
 
 
@@ -142,9 +142,12 @@ def _frame(axes: Any, explanation: Explanation, picture: NDArray[np.uint8]) -> N
 def _show_map(axes: Any, explanation: Explanation, values: Array) -> None:
     """The map over the picture in grey: the stronger, the more it covers."""
     grey = _small(explanation.picture.convert("L"))
-    heat = scaled(explanation.to_pixels(values, (grey.shape[0], grey.shape[1])), values)
+    size = (grey.shape[0], grey.shape[1])
+    heat = scaled(explanation.to_pixels(values, size), values)
+    seen = explanation.to_pixels(np.ones_like(values), size) > 0
     axes.imshow(grey, cmap="gray", vmin=0, vmax=255)
-    axes.imshow(heat, cmap=COLOURS, vmin=0, vmax=1, alpha=FAINT + (STRONG - FAINT) * heat)
+    cover = np.where(seen, FAINT + (STRONG - FAINT) * heat, 0.0)
+    axes.imshow(heat, cmap=COLOURS, vmin=0, vmax=1, alpha=cover)
     axes.set_axis_off()
     _frame(axes, explanation, grey)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitlab.explain.maps import Maps
 from vitlab.explain.placement import cell_means, placement
-from vitlab.explain.trace import Trace, backward, chosen, score_gradient
+from vitlab.explain.trace import Trace, backward, score_gradient, total_score
 from vitlab.models.resnet import ResNet, TutorialCNN
 from vitlab.nn.encoder import Grid
 
@@ -40,8 +40,8 @@ def gradcam_of_cnn(
     """The same of the last feature map of a CNN."""
     with torch.enable_grad():
         node = features.detach().requires_grad_()
-        scores = chosen(model.classify_map(node), target)
-    (gradient,) = torch.autograd.grad(scores.sum(), node)
+        score = total_score(model.classify_map(node), target)
+    (gradient,) = torch.autograd.grad(score, node)
     grid = (features.shape[2], features.shape[3])
     return Maps(_cam(features.flatten(2).mT, gradient.flatten(2).mT, grid))
 
@@ -65,8 +65,8 @@ def input_gradient_of_cnn(
     """The same of a CNN, its mean in the cells of a grid."""
     with torch.enable_grad():
         node = images.detach().requires_grad_()
-        scores = chosen(model(node), target)
-    (gradient,) = torch.autograd.grad(scores.sum(), node)
+        score = total_score(model(node), target)
+    (gradient,) = torch.autograd.grad(score, node)
     return _of_pixels(model, gradient, grid)
 
 

@@ -105,5 +105,5 @@ def cell_means(
 def _shares(axis: Axis, side: int, cells: int) -> Float[Tensor, "cells side"]:
     """What part each pixel has in the mean of a cell."""
     nearest = ((torch.arange(side) + 0.5 - axis.start) / axis.step).round().clamp(0, cells - 1)
-    shares = (nearest[None] == torch.arange(cells)[:, None]).float()
+    shares = (nearest[None] == torch.arange(cells)[:, None]).double()
     return shares / shares.sum(dim=1, keepdim=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitlab.explain.maps import Maps, patches_of
 from vitlab.explain.query import Query
-from vitlab.explain.trace import Back, Stage, Trace, backward, chosen
+from vitlab.explain.trace import Back, Stage, Trace, backward, total_score
 from vitlab.nn.attention import SelfAttention, attention_weights
 from vitlab.nn.pool import AttentionPool
 
@@ -48,8 +48,8 @@ def _probe_relevance(found: Trace, target: Int[Tensor, " B"]) -> Float[Tensor, "
         q, k, v = pool.attention.project(pool.probes(len(tokens)), tokens)
         mixed = pool.attention.mix(q, k, v)
         pooled = model.pooled_norm(pool.finish(pool.attention.join(mixed)))
-        scores = chosen(model.classify(pooled), target)
-    (gradient,) = torch.autograd.grad(scores.sum(), mixed)
+        score = total_score(model.classify(pooled), target)
+    (gradient,) = torch.autograd.grad(score, mixed)
     with torch.no_grad():
         return _speaking(attention_weights(q, k), gradient, v)[:, 0]
 

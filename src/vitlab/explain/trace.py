@@ -125,13 +125,13 @@ def score_gradient(
     with torch.enable_grad():
         node = (found.output if at == "output" else found.tokens()).detach().requires_grad_()
         tokens = model.encoder.norm(node) if at == "output" else node
-        scores = chosen(model.classify(model.pool_tokens(tokens)), target)
-    return torch.autograd.grad(scores.sum(), node)[0]
+        score = total_score(model.classify(model.pool_tokens(tokens)), target)
+    return torch.autograd.grad(score, node)[0]
 
 
-def chosen(logits: Float[Tensor, "B classes"], target: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
-    """The score of each image's own class."""
-    return logits.gather(1, target[:, None])[:, 0]
+def total_score(logits: Float[Tensor, "B classes"], target: Int[Tensor, " B"]) -> Float[Tensor, ""]:
+    """The sum of each image's score of its class: images do not meet, so neither do gradients."""
+    return logits.gather(1, target[:, None]).sum()
 
 
 def _self_attention(block: EncoderBlock) -> SelfAttention:

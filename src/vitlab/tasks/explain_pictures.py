@@ -31,7 +31,7 @@ def choose(
     if not specs:
         raise InputError("no images named; valid: image files, folders, patterns, a dataset")
     places = [place for spec in specs for place in _places(os.fspath(spec), download)]
-    kept = range(len(places))
+    kept = list(range(len(places)))
     if len(places) > count:
         drawn = np.random.default_rng(seed).choice(len(places), size=count, replace=False)
         kept = sorted(drawn.tolist())
