@@ -27,6 +27,8 @@ from vitlab.nn.encoder import Grid
 
 ATTENTION_BYTES = 1 << 29
 """What the attention weights of one block may take; fewer images at once where it is more."""
+GRAPH_BYTES = 1 << 30
+"""What the graphs of all blocks may take; where it is more, the way back computes them again."""
 MOST_IMAGES = 8
 
 
@@ -47,10 +49,22 @@ def explain(
 ) -> Answer:
     """The maps that a question has; without `target`, of the class with the highest score."""
     ask.check(model)
+    with torch.inference_mode(mode=False):
+        images = images.clone() if images.is_inference() else images
+        return _explain(model, images, ask, target)
+
+
+def _explain(
+    model: nn.Module,
+    images: Float[Tensor, "B C H W"],
+    ask: Ask,
+    target: Int[Tensor, " B"] | None,
+) -> Answer:
     if not isinstance(model, VisionTransformer):
         assert isinstance(model, CNN)
         return _of_cnn(model, images, ask, target)
-    found = trace(model, images)
+    record = ask.of_a_class and graph_bytes(model, len(images)) <= GRAPH_BYTES
+    found = trace(model, images, record=record)
     with torch.no_grad():
         logits = found.logits()
     target = logits.argmax(dim=1) if target is None else target
@@ -80,6 +94,13 @@ def images_at_once(model: nn.Module) -> int:
         return MOST_IMAGES
     config = model.config
     return max(1, min(MOST_IMAGES, ATTENTION_BYTES // (4 * config.heads * config.tokens**2)))
+
+
+def graph_bytes(model: VisionTransformer, images: int) -> int:
+    """About what the graphs of all blocks take: vectors of the width and of the MLP's."""
+    config = model.config
+    numbers = config.tokens * (12 * config.width + 2 * config.mlp_width) * config.depth
+    return 4 * images * numbers
 
 
 def _of_cnn(

@@ -1,11 +1,11 @@
 """A forward pass that keeps what enters each block, and the way back, one block at a time.
 
-Attention matrices and activations of a single block are in memory at once, and the model runs as it
-always does, with fused attention.
+The model runs as it always does, with fused attention; the weights of a single block are in memory
+at once.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -22,6 +22,19 @@ Node = Literal["input", "read", "mixed"]
 
 
 @dataclass(frozen=True, eq=False)
+class Nodes:
+    """What a block computed, from its input to its output."""
+
+    input: Float[Tensor, "B N D"]
+    read: Float[Tensor, "B N D"]
+    q: Float[Tensor, "B A Q K"]
+    k: Float[Tensor, "B A N K"]
+    v: Float[Tensor, "B A N K"]
+    mixed: Float[Tensor, "B A M K"]
+    output: Float[Tensor, "B M D"]
+
+
+@dataclass(frozen=True, eq=False)
 class Stage:
     """One block, and what enters it."""
 
@@ -31,9 +44,17 @@ class Stage:
     """Of this block's patches."""
     read: int | None
     """How many of its tokens are read behind it, from the first on; None: all."""
+    kept: tuple[Tensor, Tensor] | None = None
+    """Its queries and keys, where the attention is one of ours."""
+    recorded: Nodes | None = None
+    """All of its graph, which serves for one way back; None: it is computed again."""
 
     def weights(self) -> Float[Tensor, "B A N N"]:
         """Where the block looked."""
+        attention = self.block.attention
+        if self.kept is not None and self.kept[0].shape[2] == self.x.shape[1]:
+            assert isinstance(attention, SelfAttention)
+            return attention.weights_of(*self.kept, self.grid)
         return self.block.attention_weights(self.x, self.grid)
 
 
@@ -60,8 +81,10 @@ class Trace:
         return self.model.classify(self.model.pool_tokens(self.tokens()))
 
 
-def trace(model: VisionTransformer, images: Float[Tensor, "B C H W"]) -> Trace:
-    """Run the model on images; gradients are not recorded."""
+def trace(
+    model: VisionTransformer, images: Float[Tensor, "B C H W"], *, record: bool = False
+) -> Trace:
+    """Run the model on images; with `record`, one way back need not compute the blocks again."""
     with torch.no_grad():
         x, grid, tables = model.embed(images)
         stages = []
@@ -69,9 +92,39 @@ def trace(model: VisionTransformer, images: Float[Tensor, "B C H W"]) -> Trace:
         for layer, block in enumerate(model.encoder.blocks):
             assert isinstance(block, EncoderBlock)
             x = x + tables[layer] if tables else x
-            stages.append(Stage(block, x, grid, model.read if layer == last else None))
-            x = block(x, grid, stages[-1].read)
+            stage = Stage(block, x, grid, model.read if layer == last else None)
+            stage, x = _run(stage, record=record)
+            stages.append(stage)
         return Trace(model, stages, x)
+
+
+def _run(stage: Stage, *, record: bool) -> tuple[Stage, Float[Tensor, "B M D"]]:
+    """A block at work: what is kept of it, and its output."""
+    if not isinstance(stage.block.attention, SelfAttention):
+        return stage, stage.block(stage.x, stage.grid, stage.read)
+    if record:
+        nodes = recorded(stage)
+        kept = (nodes.q.detach(), nodes.k.detach())
+        return replace(stage, kept=kept, recorded=nodes), nodes.output.detach()
+    nodes = _nodes(stage, stage.x)
+    return replace(stage, kept=(nodes.q, nodes.k)), nodes.output
+
+
+def recorded(stage: Stage) -> Nodes:
+    """The block computed with its graph, which begins at its input."""
+    if stage.recorded is not None:
+        return stage.recorded
+    with torch.enable_grad():
+        return _nodes(stage, stage.x.detach().requires_grad_())
+
+
+def _nodes(stage: Stage, x: Float[Tensor, "B N D"]) -> Nodes:
+    block, attention = stage.block, _self_attention(stage.block)
+    read = block.normed(x)
+    q, k, v = attention.project(read, stage.grid, stage.read)
+    mixed = attention.mix(q, k, v, stage.grid, stage.read)
+    output = block.finish(x[:, : stage.read], attention.join(mixed))
+    return Nodes(x, read, q, k, v, mixed, output)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,21 +139,15 @@ class Back:
 
 
 def back_through(stage: Stage, upstream: Float[Tensor, "B M D"], wanted: tuple[Node, ...]) -> Back:
-    """Compute one block again and carry the gradient of its output to the nodes in it."""
-    block, attention = stage.block, _self_attention(stage.block)
-    with torch.enable_grad():
-        x = stage.x.detach().requires_grad_()
-        read = block.normed(x)
-        q, k, v = attention.project(read, stage.grid, stage.read)
-        mixed = attention.mix(q, k, v, stage.grid, stage.read)
-        output = block.finish(x[:, : stage.read], attention.join(mixed))
-    nodes: dict[Node, Tensor] = {"input": x, "read": read, "mixed": mixed}
-    gradients = torch.autograd.grad(output, [nodes[name] for name in wanted], upstream)
+    """Carry the gradient of a block's output to nodes in it."""
+    nodes = recorded(stage)
+    ends = [getattr(nodes, name) for name in wanted]
+    gradients = torch.autograd.grad(nodes.output, ends, upstream)
     return Back(
-        read.detach(),
-        q.detach(),
-        k.detach(),
-        v.detach(),
+        nodes.read.detach(),
+        nodes.q.detach(),
+        nodes.k.detach(),
+        nodes.v.detach(),
         dict(zip(wanted, gradients, strict=True)),
     )
 
