@@ -37,8 +37,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "qk_norm": {"qk_norm": True},
     "relative": {"position": "relative"},
     "rope": {"position": "rope"},
-    "relative_lsa": {"position": "relative", "attention": "lsa"},
-    "rope_sliding": {"position": "rope", "attention": "sliding", "window_size": 3},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "relative_lsa": {"position": "relative", "attention": "lsa", "registers": 4},
+    "rope_sliding": {
+        "position": "rope",
+        "attention": "sliding",
+        "window_size": 3,
+        "class_token": False,
+        "pool": "mean",
+    },
     "post": {"norm": "post", "layer_scale": 0.5},
     "learned2d_every": {"position": "learned2d", "position_at": "every_layer"},
     "sincos2d_shared": {"position": "sincos2d", "position_at": "shared_layers"},
@@ -64,7 +72,7 @@ CASES = {
         for kind, changes in KINDS.items()
         for prefix, more in PREFIXES.items()
     },
-    **{name: replace(PLAIN, **changes) for name, changes in (POOLS | STEMS).items()},
+    **{name: replace(PLAIN, **changes) for name, changes in (OTHERS | POOLS | STEMS).items()},
 }
 every_case = pytest.mark.parametrize("case", CASES)
 
