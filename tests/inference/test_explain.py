@@ -323,6 +323,19 @@ def test_figures_of_layers_heads_and_several() -> None:
         draw([several[0]] * 33)
 
 
+def test_the_patch_that_looks_is_marked() -> None:
+    from matplotlib.patches import Rectangle
+
+    asked = classifier()
+    asked.source = replace(asked.source, preprocessing=replace(asked.preprocessing, crop=1.0))
+    figure = asked.explain(photo(24, 60), method="attention", token=(1, 3)).figure()
+    # Twice the size that the model reads, in patches of 8 x 12.
+    for axes in figure.axes[:2]:
+        (square,) = [part for part in axes.patches if isinstance(part, Rectangle)]
+        assert square.get_xy() == pytest.approx((3 * 12 - 0.5, 8 - 0.5))
+        assert (square.get_width(), square.get_height()) == pytest.approx((12, 8))
+
+
 def test_what_lies_on_no_patch_is_said() -> None:
     found: Explanation = classifier(registers=3).explain(photo(), method="attention")
     assert found.elsewhere is not None

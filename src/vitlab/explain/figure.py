@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 ENDINGS = (".png", ".svg", ".pdf")
 COLOURS = "inferno"
 """Grows in lightness, so that it is read without seeing colours too."""
-INK, SOFT, BAR, TRACK = "#1f2430", "#667085", "#4c78a8", "#e6e8ec"
+INK, SOFT, BAR, TRACK, ASKED = "#1f2430", "#667085", "#4c78a8", "#e6e8ec", "#00b4d8"
 LONGEST = 640
 """Pixels of a picture's longer side in a figure."""
+MANY, TOP = 4096, 0.005
+"""A map of so many numbers or more has outliers: this part of it, the highest, is drawn as one."""
 FAINT, STRONG = 0.35, 0.9
 """How much of the picture the map covers where it is least and most."""
 MOST = 32
@@ -65,7 +67,7 @@ def _draw_maps(found: Sequence[Explanation]) -> "Figure":
         if explanation.target is not None:
             row[1].set_title(_short(f"for “{explanation.target}”"), fontsize=9, color=INK)
         _show_top(row[2], explanation)
-    _explain_colours(figure, axes[:, 1])
+    _explain_colours(figure, axes[:, 1], 0.7)
     _write_caption(figure, found, 128)
     return figure
 
@@ -86,34 +88,41 @@ def _draw_layers(found: Sequence[Explanation]) -> "Figure":
             own[1 + layer].set_title(f"block {layer}", fontsize=9, color=INK)
         for empty in own[panels:]:
             empty.set_axis_off()
-    _explain_colours(figure, axes)
-    _write_caption(figure, found, 135)
+    _explain_colours(figure, axes, 2.4 / size[0])
+    _write_caption(figure, found, int(14 * size[0]))
     return figure
 
 
 def _draw_heads(explanation: Explanation) -> "Figure":
-    """The picture, and under it a map for each head of each block, without the picture."""
+    """The picture, and under it a map for each head of each block, without the picture.
+
+    A row for each block, or, where heads are few, for each head.
+    """
     depth, heads = len(explanation.layers), len(explanation.layers[0])
     height, width = explanation.view.size
-    panel = 1.0 if heads > 4 else 1.3
-    size = (max(6.0, panel * heads + 1.6), panel * height / width * depth + 4.0)
+    lying = depth >= 2 * heads
+    rows, columns = (heads, depth) if lying else (depth, heads)
+    size = (max(6.0, 1.05 * columns + 0.6), 1.05 * height / width * rows + 4.0)
     figure = new_figure()(figsize=size, dpi=150, layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(2.6, size[1] - 2.6))
     first = above.subplots(1, 2, width_ratios=(1, 1))
     _show_picture(first[0], explanation)
     _show_top(first[1], explanation)
-    axes = below.subplots(depth, heads, squeeze=False)
-    for layer, row in enumerate(axes):
-        for head, panel_axes in enumerate(row):
-            panel_axes.imshow(explanation.layers[layer][head], cmap=COLOURS, aspect="auto")
-            panel_axes.set_box_aspect(height / width)
-            panel_axes.set_xticks([])
-            panel_axes.set_yticks([])
-            if not layer:
-                panel_axes.set_title(f"head {head}", fontsize=9, color=INK)
-        row[0].set_ylabel(f"block {layer}", fontsize=9, color=INK)
-    _explain_colours(below, axes)
-    _write_caption(figure, [explanation], int(12 * size[0]))
+    axes = below.subplots(rows, columns, squeeze=False)
+    for layer, maps in enumerate(explanation.layers):
+        for head, values in enumerate(maps):
+            panel = axes[head, layer] if lying else axes[layer, head]
+            panel.imshow(values, cmap=COLOURS, aspect="auto")
+            panel.set_box_aspect(height / width)
+            panel.set_xticks([])
+            panel.set_yticks([])
+    names = [f"block {layer}" for layer in range(depth)], [f"head {head}" for head in range(heads)]
+    for panel, name in zip(axes[0], names[0 if lying else 1], strict=True):
+        panel.set_title(name, fontsize=9, color=INK)
+    for panel, name in zip(axes[:, 0], names[1 if lying else 0], strict=True):
+        panel.set_ylabel(name, fontsize=9, color=INK)
+    _explain_colours(below, axes, 2.4 / size[0])
+    _write_caption(figure, [explanation], int(14 * size[0]))
     return figure
 
 
@@ -124,6 +133,25 @@ def _show_picture(axes: Any, explanation: Explanation) -> None:
     if explanation.path is not None:
         axes.set_title(_short(Path(explanation.path).name), fontsize=9, color=SOFT)
     _frame(axes, explanation, picture)
+    _mark_token(axes, explanation, picture)
+
+
+def _mark_token(axes: Any, explanation: Explanation, picture: NDArray[np.uint8]) -> None:
+    """A square around the patch that is asked."""
+    if explanation.ask.token is None:
+        return
+    from matplotlib.patches import Rectangle
+
+    view, scale = explanation.view, picture.shape[0] / explanation.view.image[0]
+    corner, extent = [], []
+    for axis, cell in enumerate(explanation.ask.token):
+        where, ratio = explanation.where[axis], view.image[axis] / view.resized[axis] * scale
+        first = where.start + (cell - 0.5) * where.step + view.corner[axis]
+        corner.append(first * ratio - 0.5)
+        extent.append(where.step * ratio)
+    square = Rectangle((corner[1], corner[0]), extent[1], extent[0], fill=False)
+    square.set(edgecolor=ASKED, linewidth=1.8)
+    axes.add_patch(square)
 
 
 def _frame(axes: Any, explanation: Explanation, picture: NDArray[np.uint8]) -> None:
@@ -150,11 +178,13 @@ def _show_map(axes: Any, explanation: Explanation, values: Array) -> None:
     axes.imshow(heat, cmap=COLOURS, vmin=0, vmax=1, alpha=cover)
     axes.set_axis_off()
     _frame(axes, explanation, grey)
+    _mark_token(axes, explanation, grey)
 
 
 def scaled(heat: Array, values: Array) -> Array:
-    """A map from 0 at its least to 1 at its most; a flat one is 0."""
-    low, high = float(values.min()), float(values.max())
+    """A map from 0 at its least to 1 at its most, a flat one 0; of many pixels, the top as one."""
+    top = 1 - TOP if values.size > MANY else 1
+    low, high = float(values.min()), float(np.quantile(values, top))
     return np.clip((heat - low) / (high - low), 0.0, 1.0) if high > low else np.zeros_like(heat)
 
 
@@ -179,17 +209,19 @@ def _show_top(axes: Any, explanation: Explanation) -> None:
         axes.text(1.0, place, told, fontsize=9, color=INK, weight=weight, va="center", ha="right")
 
 
-def _explain_colours(figure: Any, axes: Any) -> None:
+def _explain_colours(figure: Any, axes: Any, part: float) -> None:
+    """A bar of the colours, as long as this part of the panels."""
     from matplotlib.cm import ScalarMappable
 
     bar = figure.colorbar(
-        ScalarMappable(cmap=COLOURS), ax=axes, location="bottom", shrink=0.6, aspect=30, pad=0.02
+        ScalarMappable(cmap=COLOURS), ax=axes, location="bottom", shrink=part, aspect=28, pad=0.02
     )
     bar.set_ticks([0, 1], labels=["least of the map", "most"], fontsize=8, color=SOFT)
     bar.outline.set_visible(False)
 
 
 def _write_caption(figure: Any, found: Sequence[Explanation], letters: int) -> None:
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
     figure.supxlabel(
         textwrap.fill(caption(found), letters), x=0.02, ha="left", fontsize=9, color=INK
     )

@@ -29,7 +29,7 @@ def question(model: nn.Module, ask: Ask) -> str:
         return _of_attention(config, ask)
     if ask.method == "rollout":
         return (
-            f"From which patches does it come what {ask.query.words(config)} holds behind "
+            f"From which patches comes what {ask.query.words(config)} holds behind "
             f"{_block(config, ask)}, if attention alone moves it? "
             f"Attention rollout (arXiv:2005.00928)."
         )
@@ -42,27 +42,27 @@ def question(model: nn.Module, ask: Ask) -> str:
 def parts(ask: Ask) -> str:
     """What the further maps of a figure are."""
     if ask.each == "head":
-        return "A row for each block, from 0 on, and a column for each of its heads."
-    return "A map for each block, from 0 on." if ask.each else ""
+        return "A map for each head of each block, both counted from 0."
+    return "A map for each block, counted from 0." if ask.each else ""
 
 
 def _of_attention(config: ViTConfig, ask: Ask) -> str:
-    heads = f"mean of {config.heads} heads" if ask.head is None else f"head {ask.head}"
+    heads = f"the mean of {config.heads} heads" if ask.head is None else f"head {ask.head}"
     who = ask.query.words(config)
     if config.pool == "map" and ask.token is None:
         if ask.layer is None and ask.each is None:
-            return f"Where does {who} look ({heads})?"
+            return f"Where does {who} look, in {heads}?"
         who = f"what {who} reads, as much as it reads it,"
     if ask.each == "head":
         return f"Where does {who} look?"
-    return f"Where does {who} look in {_block(config, ask)} ({heads})?"
+    return f"Where does {who} look in {_block(config, ask)}, in {heads}?"
 
 
 def _block(config: ViTConfig, ask: Ask) -> str:
     if ask.each is not None:
         return "each block"
     number = config.depth - 1 if ask.layer is None else layer_number(ask.layer, config.depth)
-    return f"block {number}" + (", the last" if number == config.depth - 1 else "")
+    return f"block {number}" + (" (the last)" if number == config.depth - 1 else "")
 
 
 def _what_is_read(config: ViTConfig, ask: Ask) -> str:
