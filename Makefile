@@ -6,11 +6,11 @@ BIN := .venv/bin
 setup:
 	@scripts/setup
 
-demo: setup  ## a small ViT, trained in two minutes, and its report
+demo: setup  ## a first look: pictures, a short training and its report
 	@$(BIN)/vitlab demo
 
-test: setup  ## the default suite
-	@$(BIN)/python -m pytest
+test: setup  ## the default suite, in two processes of one core each
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: setup  ## what takes longer
 	@$(BIN)/python -m pytest -m slow

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from vitlab.registry import register as register
     from vitlab.tasks.evaluate import evaluate as evaluate
     from vitlab.tasks.fewshot import fewshot as fewshot
+    from vitlab.tasks.figures.job import figures as figures
     from vitlab.tasks.finetune import finetune as finetune
     from vitlab.tasks.train import train as train
+    from vitlab.tasks.walkthrough.job import walkthrough as walkthrough
     from vitlab.weights.create import create_model as create_model
     from vitlab.weights.load import load_weights as load_weights
     from vitlab.weights.save import save_weights as save_weights
@@ -36,6 +38,7 @@ _HOMES = {
     "dot_product_attention": "vitlab.nn.attention",
     "evaluate": "vitlab.tasks.evaluate",
     "fewshot": "vitlab.tasks.fewshot",
+    "figures": "vitlab.tasks.figures.job",
     "finetune": "vitlab.tasks.finetune",
     "load": "vitlab.inference.classifier",
     "load_weights": "vitlab.weights.load",
@@ -44,6 +47,7 @@ _HOMES = {
     "summary": "vitlab.models.summary",
     "train": "vitlab.tasks.train",
     "variants": "vitlab.models.variants",
+    "walkthrough": "vitlab.tasks.walkthrough.job",
 }
 
 __all__ = sorted(["__version__", *_HOMES])

@@ -51,6 +51,10 @@ class PreprocessingUnknown(VitlabError):
     """Nothing says how images must be prepared for these weights."""
 
 
+class Lacks(VitlabError):
+    """Something that is asked of a model which does not have it."""
+
+
 class Diverged(VitlabError):
     """Training that left the finite numbers."""
 
@@ -89,7 +93,10 @@ class MissingExtra(VitlabError):
 def suggest(found: str, choices: Iterable[str]) -> str:
     """`did you mean …?` when something is near, else the valid choices."""
     known = sorted(choices)
-    near = difflib.get_close_matches(found, known, n=4, cutoff=0.55)
-    if near:
-        return f"did you mean {', '.join(near)}?"
-    return f"valid: {', '.join(known)}"
+    meant = near(found, known)
+    return f"did you mean {', '.join(meant)}?" if meant else f"valid: {', '.join(known)}"
+
+
+def near(found: str, choices: Iterable[str]) -> list[str]:
+    """The choices that look like what was found, the nearest first; at most a few."""
+    return difflib.get_close_matches(found, sorted(choices), n=4, cutoff=0.55)

@@ -61,8 +61,10 @@ POSITIONS = Registry(
         "learned1d": "vitlab.models.parts:learned1d_position",
         "learned2d": "vitlab.models.parts:learned2d_position",
         "relative": "vitlab.models.parts:no_position",
+        "relative_bias": "vitlab.models.parts:no_position",
         "sincos2d": "vitlab.models.parts:sincos2d_position",
         "rope": "vitlab.models.parts:no_position",
+        "conditional": "vitlab.models.parts:conditional_position",
     },
 )
 ATTENTIONS = Registry(
@@ -89,6 +91,8 @@ DATASETS = Registry(
 RECIPES = Registry(
     "recipe",
     {
+        "cifar10_30min": "vitlab.recipes.record:cifar10_30min",
+        "cifar10_pure": "vitlab.recipes.record:cifar10_pure",
         "default": "vitlab.recipes.small:default",
         "demo": "vitlab.recipes.small:demo",
         "seed": "vitlab.recipes.small:seed",

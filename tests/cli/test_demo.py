@@ -2,18 +2,98 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from command import Command
 from vitlab.cli.thumbnails import thumbnail
+from vitlab.data.cifar import CIFAR10_LABELS
 from vitlab.errors import ConfigError
 from vitlab.tasks import demo as demo_module
 from vitlab.tasks.demo import free_folder
+from vitlab.tasks.evaluate import evaluate
+from vitlab.weights import bundled
+from weights.bundles import bundle_inside
 
 
-def test_the_demo_trains_evaluates_and_shows(command: Command, tmp_path: Path) -> None:
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package without models inside."""
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path / "nothing")
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with a tiny model inside."""
+    return bundle_inside(tmp_path / "bundled", monkeypatch)
+
+
+def test_the_model_inside_is_shown_tuned_and_judged_again(
+    command: Command, inside: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    outcome = command("demo", "--steps", "2", "--out", out)
+    assert (outcome.code, outcome.err) == (0, "")
+    shown, tuned, judged = (outcome.out.find(text) for text in ("airplane ", "2 steps", "after:"))
+    assert 0 < shown < tuned < judged
+    assert "vit_test.cifar10, the model inside the package" in outcome.out
+    assert "it has learned from most of them before" in outcome.out
+    before = evaluate(inside, "sample").evaluation
+    assert f"before: accuracy {before.accuracy:.2%} (" in outcome.out
+    after = json.loads((out / "bundle" / "config.json").read_text())
+    assert f"after:  accuracy {after['metrics']['test_accuracy']:.2%} (" in outcome.out
+    assert after["provenance"]["from"] == "vit_test.cifar10"
+    assert "<html" in (out / "report.html").read_text()
+    commands = [line for line in outcome.out.splitlines() if "  vitlab " in line]
+    assert len(commands) == 3
+    for line in commands:
+        name = line.partition("vitlab ")[2].split()[0]
+        assert command(name, "--help").code == 0
+    for label in CIFAR10_LABELS:
+        assert f"  {label} " in outcome.out
+
+
+def test_the_model_inside_for_programs(command: Command, inside: Path, tmp_path: Path) -> None:
+    outcome = command("demo", "--steps", "1", "--out", tmp_path / "run", "--json")
+    told = json.loads(outcome.out)
+    assert told["model"] == "vit_test.cifar10"
+    assert told["before"]["images"] == told["test_images"] == 1000
+    assert 0 <= told["before"]["accuracy"] <= 1
+    assert [shown["truth"] for shown in told["shown"]] == list(CIFAR10_LABELS)
+    assert told["pflops"] > 0
+    assert Path(told["bundle"], "model.safetensors").is_file()
+
+
+def test_a_minute_unless_told(
+    inside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def ask(model: str, **given: Any) -> None:
+        asked.update(given, model=model)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo_module, "finetune", ask)
+    with pytest.raises(KeyboardInterrupt):
+        demo_module.tune(tmp_path)
+    assert asked["changes"] == {"budget": 1.0, "budget_in": "minutes"}
+    assert (asked["model"], asked["data"]) == ("cifar10", "sample")
+
+
+@pytest.mark.parametrize("package", ["alone", "inside"])
+def test_a_folder_that_is_taken_is_refused_at_once(
+    command: Command, tmp_path: Path, package: str, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(package)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("mine")
+    assert "is not empty" in command("demo", "--out", tmp_path / "run").mistake
+
+
+@pytest.mark.usefixtures("alone")
+def test_without_a_model_the_demo_trains_one_and_shows(command: Command, tmp_path: Path) -> None:
     outcome = command("demo", "--steps", "2", "--out", str(tmp_path / "run"))
     assert (outcome.code, outcome.err) == (0, "")
     assert "vit_cifar on sample: 2 steps" in outcome.out
@@ -26,7 +106,8 @@ def test_the_demo_trains_evaluates_and_shows(command: Command, tmp_path: Path) -
         assert f"  {label} " in outcome.out
 
 
-def test_as_json(command: Command, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("alone")
+def test_without_a_model_for_programs(command: Command, tmp_path: Path) -> None:
     outcome = command("demo", "--steps", "1", "--out", str(tmp_path / "run"), "--json")
     told = json.loads(outcome.out)
     assert 0 <= told["test_accuracy"] <= 1

@@ -136,11 +136,29 @@ def plan(**changes: object) -> Plan:
     return Plan(recipe="default", data="colours", train=config, model={}, steps=1, command="")
 
 
-def test_mirror_images_are_averaged(command: Command, weights: Path, folder: Path) -> None:
+def test_mirror_images_are_told_beside_and_never_instead(
+    command: Command, weights: Path, folder: Path, tmp_path: Path
+) -> None:
     plain = measure(command, weights, "--data", folder)
-    both = measure(command, weights, "--data", folder, "--tta")
-    assert both["images"] == plain["images"]
-    assert both["loss"] != plain["loss"]
+    assert plain["flip"] is None
+    both = measure(command, weights, "--data", folder, "--flip", "--temperature")
+    flipped, scaled = both.pop("flip"), both.pop("scaled")
+    assert (flipped["scaled"], scaled["temperature"]["images"]) == (None, 3)
+    assert both == {key: value for key, value in plain.items() if key not in ("flip", "scaled")}
+    assert flipped["images"] == plain["images"]
+    assert flipped["loss"] != plain["loss"]
+    asked = "evaluate", weights, "--data", folder
+    shown, page = command(*asked).out, tmp_path / "page.html"
+    beside = command(*asked, "--flip", "--output", page).out
+    rows = [line for line in beside.splitlines() if line.startswith("with mirror images")]
+    assert len(rows) == 1
+    assert f"accuracy {flipped['accuracy']:.2%} (" in rows[0]
+    accuracy = next(line for line in shown.splitlines() if line.startswith("accuracy"))
+    assert accuracy.split() in [line.split() for line in beside.splitlines()]
+    assert "with mirror images" not in shown
+    html = page.read_text()
+    assert f"its mirror image: accuracy {flipped['accuracy']:.4g}, loss" in html
+    assert f"vitlab evaluate {weights} --data {folder} --split test --flip" in html
 
 
 def test_a_page_can_be_written(

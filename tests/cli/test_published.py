@@ -12,6 +12,7 @@ from command import Command
 from data.server import Served
 from vitlab import download as downloading
 from vitlab import imagenet, save_weights
+from vitlab.weights import bundled
 from vitlab.weights.table import Checkpoint, checkpoints
 from weights.published import FILE, publish, small_model
 
@@ -21,6 +22,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VITLAB_WEIGHTS", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(downloading, "PAUSE", 0.0)
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path / "no models inside the package")
     return tmp_path / "home"
 
 

@@ -8,8 +8,13 @@ import torch
 
 from command import Command
 from vitlab.errors import Interrupted
+from vitlab.models.flops import cost
+from vitlab.models.registry import create_model
+from vitlab.recipes.registry import recipe
 from vitlab.tasks import job
+from vitlab.tasks.report.numbers import short
 from vitlab.train import batch_size, loop
+from vitlab.train.optim import optimizer_flops
 
 SMALL = ("--data", "sample", "--steps", 2, "--set", "model=vit_test", "--set", "evaluations=1")
 
@@ -20,8 +25,30 @@ def test_a_run_is_told_in_lines_and_as_json(command: Command, tmp_path: Path) ->
     told = json.loads(outcome.out)
     assert Path(told["report"]).is_file()
     assert 0 <= told["test_accuracy"] <= 1
+    assert (told["steps"], told["images_seen"]) == (2, 32)
+    assert told["pflops"] * 1e15 == pytest.approx(spent_by_default(2, 16))
+    assert told["minutes"] > 0
+    stored = json.loads((tmp_path / "run" / "bundle" / "config.json").read_text())["provenance"]
+    for name in ("steps", "images_seen", "pflops", "minutes"):
+        assert stored[name] == told[name], name
     assert "vit_test on sample: 2 steps of 16 images" in outcome.err
     assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["batch_size"] == 16
+
+
+def spent_by_default(steps: int, batch: int) -> int:
+    """FLOPs of so many updates of `vit_test` by the default recipe."""
+    model, optimizer = create_model("vit_test"), recipe("default").optimizer
+    return steps * (3 * batch * cost(model).flops + optimizer_flops(model, optimizer))
+
+
+def test_a_finished_run_says_what_it_cost(command: Command, tmp_path: Path) -> None:
+    outcome = command("train", *SMALL, "--batch-size", 16, "--out", tmp_path / "run")
+    flops = spent_by_default(2, 16)
+    assert f"\ncost:   {short(flops)}FLOPs in " in outcome.out
+    assert " (32 images in 2 steps)\n" in outcome.out
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert f"{short(flops)}FLOPs" in report
+    assert f"{short(flops)}FLOPs".replace(" ", "\u00a0") in report
 
 
 def test_auto_says_what_it_chose(

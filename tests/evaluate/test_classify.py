@@ -13,6 +13,7 @@ from vitlab.evaluate.classify import (
     Evaluator,
     Outcome,
     collect,
+    collect_flipped,
     confident_mistakes,
     evaluate,
 )
@@ -95,9 +96,13 @@ def test_the_model_is_left_as_it_was(
 def test_flips_are_averaged(model: Probe, images: Tensor, labels: Tensor) -> None:
     once = collect(model, batches(images, labels))
     mirrored = collect(model, batches(images.flip(-1), labels))
-    both = collect(model, batches(images, labels), tta=True)
+    plain, both = collect_flipped(model, batches(images, labels))
+    torch.testing.assert_close(plain.logits, once.logits)
     torch.testing.assert_close(both.logits, (once.logits + mirrored.logits) / 2)
     assert not torch.allclose(both.logits, once.logits)
+    for outcome in (plain, both):
+        assert torch.equal(outcome.labels, labels)
+        assert torch.equal(outcome.index, once.index)
 
 
 def test_no_batches(model: Probe) -> None:

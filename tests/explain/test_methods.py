@@ -13,13 +13,15 @@ from torch.nn import functional as F
 from models.vit_cases import BASE
 from reference import explain as reference
 from reference.random_weights import randomise
+from vitlab.errors import InputError
 from vitlab.explain.ask import Ask
 from vitlab.explain.methods import explain
 from vitlab.explain.query import Query
 from vitlab.models.vit import VisionTransformer
 
 B = 3
-H, W = GRID = (3, 5)
+GRID = (3, 5)
+W = 5
 # Both sides compute in float64; they differ in the order of their sums alone.
 TOLERANCE = 1e-9
 
@@ -37,6 +39,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "qk_norm": {"qk_norm": True},
     "relative": {"position": "relative"},
     "rope": {"position": "rope"},
+    "relative_bias": {"position": "relative_bias"},
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "relative_lsa": {"position": "relative", "attention": "lsa", "registers": 4},
@@ -47,12 +50,30 @@ OTHERS: dict[str, dict[str, Any]] = {
         "class_token": False,
         "pool": "mean",
     },
+    "conditional": {"position": "conditional", "registers": 4},
+    "conditional_every": {"position": "conditional", "position_at": "every_layer"},
+    "relu2": {"mlp_activation": "relu2"},
     "post": {"norm": "post", "layer_scale": 0.5},
     "learned2d_every": {"position": "learned2d", "position_at": "every_layer"},
     "sincos2d_shared": {"position": "sincos2d", "position_at": "shared_layers"},
     "head_width": {"head_width": 5, "qkv_bias": False},
     "no_proj": {"proj": False},
 }
+EVEN = {"image_size": (18, 20), "pool_after": 1}
+COARSER: dict[str, dict[str, Any]] = {
+    "pooled": EVEN,
+    "pooled_gap": {**EVEN, "depth": 3, "class_token": False, "pool": "mean"},
+    "pooled_registers": {**EVEN, "depth": 3, "pool_after": 2, "registers": 4},
+    "pooled_map": {**EVEN, "depth": 3, "pool": "map", "position": "rope"},
+    "pooled_conditional": {
+        **EVEN,
+        "depth": 3,
+        "position": "conditional",
+        "position_at": "every_layer",
+    },
+    "pooled_sliding": {**EVEN, "attention": "sliding", "window_size": 3, "position": "relative"},
+}
+"""A grid of 6 x 10 that is halved on the way."""
 POOLS: dict[str, dict[str, Any]] = {
     "map": {"pool": "map"},
     "map_registers": {"pool": "map", "class_token": False, "registers": 5},
@@ -72,7 +93,10 @@ CASES = {
         for kind, changes in KINDS.items()
         for prefix, more in PREFIXES.items()
     },
-    **{name: replace(PLAIN, **changes) for name, changes in (OTHERS | POOLS | STEMS).items()},
+    **{
+        name: replace(PLAIN, **changes)
+        for name, changes in (OTHERS | COARSER | POOLS | STEMS).items()
+    },
 }
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -111,11 +135,22 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected.detach(), atol=TOLERANCE, rtol=TOLERANCE)
 
 
-def patches(rows: Tensor, found: reference.Insides) -> Tensor:
-    """[..., N] without the prefix, row by row of the grid."""
-    assert found.grid == GRID
-    kept = rows[..., found.prefix :]
-    return torch.stack([kept[..., y * W : (y + 1) * W] for y in range(H)], dim=-2)
+def patches(rows: Tensor, found: reference.Insides, layer: int | None = None) -> Tensor:
+    """[..., N] without the prefix, row by row of the grid of a block, or of the stem."""
+    return lying(rows[..., found.prefix :], found.grid if layer is None else found.grids[layer])
+
+
+def lying(values: Tensor, grid: tuple[int, int]) -> Tensor:
+    height, width = grid
+    return torch.stack([values[..., y * width : (y + 1) * width] for y in range(height)], dim=-2)
+
+
+def last_query(inside: reference.Insides, config: dict[str, Any], layer: int) -> Tensor:
+    """Who is asked behind a block; an average over pooled patches is one over all of them."""
+    if inside.probe is None:
+        return reference.asked(inside, config, inside.attention[layer].shape[-1])
+    looks = inside.probe.mean(dim=1)
+    return looks @ inside.pooled if inside.grids[layer] != inside.grids[-1] else looks
 
 
 @every_case
@@ -124,14 +159,15 @@ def test_attention_is_the_softmax_by_hand(case: str) -> None:
     inside, config, _ = solve(case)
     found = explain(model, images, Ask(method="attention", each="head"))
     close(found.logits, inside.logits)
-    query = reference.asked(inside, config) if inside.probe is None else inside.probe.mean(dim=1)
     assert len(found.maps.layers) == config["depth"]
+    assert inside.grids[-1] == GRID
     for layer, weights in enumerate(inside.attention):
+        query = last_query(inside, config, layer)
         looks = torch.einsum("bm,bamn->ban", query, weights)  # [B, A, N]
-        close(found.maps.layers[layer], patches(looks, inside))
-        assert found.maps.layers[layer].shape == (B, config["heads"], H, W)
+        close(found.maps.layers[layer], patches(looks, inside, layer))
+        assert found.maps.layers[layer].shape == (B, config["heads"], *inside.grids[layer])
     last = inside.probe if inside.probe is not None else looks
-    close(found.maps.map, patches(last.mean(dim=1), inside))
+    close(found.maps.map, patches(last.mean(dim=1), inside, -1))
     assert found.maps.elsewhere is not None
     close(found.maps.elsewhere, last.mean(dim=1)[:, : inside.prefix].sum(dim=1))
 
@@ -141,7 +177,7 @@ def test_one_head_of_one_block_as_one_patch_sees_it(case: str) -> None:
     model, images, _ = build(case)
     inside, _, _ = solve(case)
     found = explain(model, images, Ask(method="attention", layer=0, head=2, token=(1, 3)))
-    query = inside.prefix + 1 * W + 3
+    query = inside.prefix + 1 * inside.grid[1] + 3
     close(found.maps.map, patches(inside.attention[0][:, 2, query], inside))
 
 
@@ -150,13 +186,13 @@ def test_rollout_is_the_published_product(case: str) -> None:
     model, images, _ = build(case)
     inside, config, _ = solve(case)
     found = explain(model, images, Ask(method="rollout", each="layer")).maps
-    query = reference.asked(inside, config) if inside.probe is None else inside.probe.mean(dim=1)
-    rows = reference.rollout(inside, query)
+    rows = reference.rollout(inside, last_query(inside, config, -1))
     close(found.map, patches(rows, inside))
     assert found.elsewhere is not None
     close(found.elsewhere, rows[:, : inside.prefix].sum(dim=1))
     for layer, values in enumerate(found.layers):
         until = replace_attention(inside, inside.attention[: layer + 1])
+        query = last_query(inside, config, layer)
         close(values, patches(reference.rollout(until, query), inside))
 
 
@@ -182,15 +218,12 @@ def test_gradcam_is_the_published_sum(case: str) -> None:
     inside, config, _ = solve(case)
     found = explain(model, images, Ask(method="gradcam", each="layer"), target).maps
     for layer, node in enumerate(inside.read):
-        close(found.layers[layer], patches_only(reference.gradcam(inside, node, target)))
+        expected = reference.gradcam(inside, node, target)
+        close(found.layers[layer], lying(expected, inside.grids[layer]))
     node = inside.read[-1] if config["pool"] == "cls" else inside.tokens
-    close(found.map, patches_only(reference.gradcam(inside, node, target)))
+    close(found.map, lying(reference.gradcam(inside, node, target), GRID))
     first = explain(model, images, Ask(method="gradcam", layer=0), target).maps
     close(first.map, found.layers[0])
-
-
-def patches_only(rows: Tensor) -> Tensor:
-    return torch.stack([rows[:, y * W : (y + 1) * W] for y in range(H)], dim=1)
 
 
 @every_case
@@ -205,8 +238,8 @@ def test_input_gradient_is_autograds(case: str) -> None:
     close(found.fine, fine)
     if config["stem"] in ("patch", "shifted"):
         high, wide = config["patch_size"]
-        for y in range(H):
-            for x in range(W):
+        for y in range(inside.grid[0]):
+            for x in range(inside.grid[1]):
                 part = fine[:, y * high : (y + 1) * high, x * wide : (x + 1) * wide]
                 close(found.map[:, y, x], part.mean(dim=(1, 2)))
 
@@ -276,6 +309,36 @@ def test_frozen_weights_and_switched_off_gradients_change_nothing() -> None:
     finally:
         model.requires_grad_(True)
     close(found, expected)
+
+
+def test_a_patch_of_the_fine_grid_is_found_in_the_coarse_one() -> None:
+    model, images, _ = build("pooled")
+    inside, _, _ = solve("pooled")
+    for token in ((5, 7), (4, 6)):
+        found = explain(model, images, Ask(method="attention", token=token, head=1)).maps
+        query = inside.prefix + 2 * W + 3
+        close(found.map, patches(inside.attention[1][:, 1, query], inside, 1))
+
+
+@pytest.mark.parametrize("pool", ["mean", "map", "cls"])
+def test_a_model_without_blocks(pool: Any) -> None:
+    config = replace(PLAIN, depth=0, pool=pool)
+    model = VisionTransformer(config).double().eval()
+    randomise(model)
+    images = build("full-1")[1].clone().requires_grad_()
+    target = torch.tensor([2, 7, 5])
+    score = model(images).gather(1, target[:, None]).sum()
+    (gradient,) = torch.autograd.grad(score, images)
+    found = explain(model, images.detach(), Ask(method="input-gradient"), target).maps
+    assert found.fine is not None
+    close(found.fine, gradient.norm(dim=1))
+    allowed = {"mean": ["gradcam"], "map": ["gradcam", "attention"], "cls": []}[pool]
+    for method in ("attention", "rollout", "relevance", "gradcam"):
+        if method in allowed:
+            assert explain(model, images.detach(), Ask(method=method)).maps.map.shape == (B, *GRID)
+        else:
+            with pytest.raises(InputError, match="the model has none; valid: "):
+                explain(model, images.detach(), Ask(method=method))
 
 
 def test_who_is_asked_is_said() -> None:

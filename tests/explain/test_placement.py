@@ -28,6 +28,13 @@ STEMS: dict[str, dict[str, Any]] = {
         "conv_widths": (7,),
         "conv_downsample": "stride",
     },
+    "conv_pool_first": {
+        "stem": "conv",
+        "patch_size": 4,
+        "image_size": (28, 44),
+        "conv_widths": (7,),
+        "conv_pool_at": "before",
+    },
     "conv_three": {
         "stem": "conv",
         "patch_size": 4,

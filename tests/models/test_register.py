@@ -47,6 +47,20 @@ class MeanColour(nn.Module):
         return self.proj(self.pool(images).movedim(1, -1))
 
 
+class NoProjection(nn.Module):
+    """Attention that ends without a linear layer."""
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        return x.flip(1)
+
+
+def test_zero_init_residual_needs_a_projection_to_zero() -> None:
+    register("attention", "flip", lambda config, layer: NoProjection())
+    config = ViTConfig(**SIZES, attention="flip", zero_init_residual=True)
+    with pytest.raises(ConfigError, match="linear layer `proj`; NoProjection has none"):
+        VisionTransformer(config)
+
+
 class RowTable(nn.Module):
     """A position that knows only the row, and nothing of the prefix."""
 

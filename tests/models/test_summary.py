@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -236,6 +237,47 @@ def test_json() -> None:
     data = json.loads(json.dumps(found.to_dict()))
     assert data["flops_per_image"] == found.flops_per_image
     assert data["rows"][0]["output_shape"] == [2, 10]
+
+
+POOLED = replace(
+    ODD, image_size=(48, 36), pool_after=2, class_token=False, registers=0, pool="mean"
+)
+
+
+@pytest.mark.parametrize("position", ["none", "conditional"])
+def test_flops_of_a_coarser_grid_and_of_conditional_positions(position: str) -> None:
+    config = replace(POOLED, position=position)
+    if position == "conditional":
+        config = replace(config, position_at="every_layer")
+    width, inner, hidden = 30, 5 * 7, 37
+    blocks = positions = 0
+    for patches in (144, 144, 36):
+        blocks += 2 * patches * (width * 4 * inner + 2 * patches * inner + 2 * width * hidden)
+        positions += 2 * patches * 9 * width if position == "conditional" else 0
+    rest = 2 * (144 * 2 * 4 * 3 * width + width * 11)
+    found = summary(config)
+    assert found.flops == cost(config).flops == blocks + positions + rest
+    assert found.encoder_flops == blocks
+    assert found.encoder_share == blocks / found.flops
+    assert (found.tokens, found.last_tokens) == (144, 36)
+    assert found.to_dict()["encoder_share"] == found.encoder_share
+    lines = str(found).splitlines()
+    assert "Tokens: 144, then 36" in lines
+    assert f"Encoder: {100 * blocks / found.flops:.1f}% of the FLOPs" in lines
+
+
+def test_an_encoder_without_blocks_has_no_share() -> None:
+    config = replace(POOLED, depth=0, pool_after=None)
+    found = summary(config)
+    assert found.encoder_share == 0.0
+    assert (found.tokens, found.last_tokens, cost(config).tokens) == (144, 144, 144)
+
+
+def test_only_a_transformer_has_an_encoder() -> None:
+    found = summary("cnn_tutorial")
+    assert found.encoder_share is None
+    assert "Encoder" not in str(found)
+    assert "Tokens: 17\n" in str(summary("vit_test"))
 
 
 def test_other_types_and_devices() -> None:

@@ -1,6 +1,7 @@
 """Every member of the family against its plain definition: logits, features and attention."""
 
 import functools
+import math
 from dataclasses import MISSING, asdict, fields
 from typing import Any, Literal, get_args, get_origin
 
@@ -25,6 +26,7 @@ B = 3
 TOLERANCE = 1e-10
 # Settings that change nothing in evaluation at the configured size; they have tests of their own.
 ELSEWHERE = {"dropout", "attention_dropout", "drop_path", "dynamic_size", "position_resize"}
+ELSEWHERE |= {"zero_init_residual", "relative_local"}
 
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -63,13 +65,14 @@ def test_features_match_the_definition(case: str) -> None:
     model, images = build(case)
     config, expected = model.config, solve(case)
     first = int(config.class_token)
-    rows, columns = config.grid
     found = model.features(images, layers=range(config.depth))
     assert expected.grid == config.grid
+    assert expected.grids == [config.grid_at(layer) for layer in range(config.depth)]
     assert list(found.layers) == list(range(config.depth))
     close(found.pooled, expected.pooled)
-    stages = [(found, expected.tokens), *zip(found.layers.values(), expected.layers, strict=True)]
-    for part, tokens in stages:
+    stages = [(found, expected.tokens, expected.grids[-1])]
+    stages += zip(found.layers.values(), expected.layers, expected.grids, strict=True)
+    for part, tokens, (rows, columns) in stages:
         close(part.tokens, tokens)
         close(part.registers, tokens[:, first : config.prefix])
         lines = [
@@ -91,12 +94,14 @@ def test_attention_matches_the_definition(case: str) -> None:
     found = model.attention(images)
     assert list(found) == list(range(config.depth))
     for layer, weights in found.items():
-        assert weights.shape == (B, config.heads, config.tokens, config.tokens)
+        tokens = config.prefix + math.prod(solve(case).grids[layer])
+        assert weights.shape == (B, config.heads, tokens, tokens)
+        assert config.tokens_at(layer) == tokens
         close(weights, expected[layer])
         close(weights.sum(-1), np.ones(weights.shape[:-1]))
         mask = looks(
             config.attention,
-            grid=config.grid,
+            grid=solve(case).grids[layer],
             prefix=config.prefix,
             window=config.window_size,
             layer=layer,
@@ -130,12 +135,12 @@ def test_attention_is_computed_by_groups_where_that_is_less(case: str) -> None:
     model, _ = build(case)
     config = model.config
     by_groups: set[bool] = set()
-    for block in model.encoder.blocks:
+    for layer, block in enumerate(model.encoder.blocks):
         attention = block.attention
         assert isinstance(attention, SelfAttention)
-        if attention.pattern is not None and attention.offsets is None:
+        if attention.pattern is not None and not config.position.startswith("relative"):
             groups = pattern_groups(
-                attention.pattern, config.grid, config.prefix, torch.device("cpu")
+                attention.pattern, config.grid_at(layer), config.prefix, torch.device("cpu")
             )
             by_groups.add(groups is not None)
     # Of axial attention, rows or columns may be grouped alone.
@@ -186,7 +191,8 @@ def test_cases_use_every_value_of_every_choice() -> None:
     }
     choices |= {
         "stem": {"patch", "resnet", "conv", "shifted"},
-        "position": {"none", "learned1d", "learned2d", "relative", "sincos2d", "rope"},
+        "position": {"none", "learned1d", "learned2d", "relative", "sincos2d", "rope"}
+        | {"conditional", "relative_bias"},
         "attention": {"full", "lsa", "sliding", "axial", "sparse"},
     }
     for name, values in choices.items():

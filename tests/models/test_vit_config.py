@@ -15,7 +15,8 @@ CONV = {"stem": "conv"}
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"width": 0}, "width 0 is not at least 1"),
-    ({"depth": 0}, "depth 0 is not at least 1"),
+    ({"depth": -1}, "depth -1 is negative"),
+    ({"depth": 0, "pool_after": 1}, "pool_after 1; valid with depth 0"),
     ({"heads": -2}, "heads -2 is not at least 1"),
     ({"mlp_width": 0}, "mlp_width 0 is not at least 1"),
     ({"channels": 0}, "channels 0 is not at least 1"),
@@ -65,6 +66,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**CONV, "conv_strides": (-2, -2)}, "conv_strides (-2, -2)"),
     ({**CONV, "patch_size": 8}, "patch_size 8 is not the product of conv_strides (2, 2)"),
     ({**CONV, "patch_size": (4, 2)}, "patch_size (4, 2) is not the product of"),
+    (
+        {**CONV, "conv_pool_at": "before", "conv_downsample": "stride"},
+        "conv_pool_at 'before' needs conv_downsample 'pool', not 'stride'",
+    ),
+    ({"conv_pool_at": "inside"}, "unknown conv_pool_at 'inside'; valid: after, before"),
     ({**CONV, "patch_norm": "both"}, "patch_norm 'both' needs stem 'patch' or 'shifted'"),
     (
         {"stem": "resnet", "patch_norm": "both", "patch_size": 1},
@@ -79,10 +85,39 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         (
             {"position_at": place, "position": position},
             f"position_at {place!r} needs an additive position "
-            f"(learned1d, learned2d, sincos2d), not {position!r}",
+            f"(learned1d, learned2d, sincos2d, conditional), not {position!r}",
         )
         for place in ("every_layer", "shared_layers")
-        for position in ("none", "relative", "rope")
+        for position in ("none", "relative", "relative_bias", "rope")
+    ),
+    ({"pool_after": 0}, "pool_after 0; valid with depth 2: 1 to 1"),
+    ({"pool_after": 2}, "pool_after 2; valid with depth 2: 1 to 1"),
+    ({"pool_after": 1, "depth": 1}, "pool_after 1; valid with depth 1: None"),
+    (
+        {"pool_after": 1, "image_size": (16, 20)},
+        "image_size (16, 20): the grid of 4x5 patches is not even in both directions, "
+        "which pool_after 1 needs",
+    ),
+    ({"pool_after": 1, "image_size": (12, 16)}, "the grid of 3x4 patches is not even"),
+    *(
+        (
+            {"pool_after": 1, "position_at": place, "position": position},
+            f"pool_after 1 with position_at {place!r}: a table of {position!r} fits one grid; "
+            f"valid: position_at 'stem', or 'conditional'",
+        )
+        for place in ("every_layer", "shared_layers")
+        for position in ("learned1d", "sincos2d")
+    ),
+    (
+        {"attention": "lsa", "class_token": False, "pool": "mean", "image_size": 8}
+        | {"pool_after": 1},
+        "attention 'lsa' masks a token's view of itself and needs 2 tokens",
+    ),
+    ({"relative_local": -1.0, "position": "relative_bias"}, "relative_local -1.0 is negative"),
+    (
+        {"relative_local": 0.5, "position": "relative"},
+        "relative_local 0.5 needs position 'relative_bias', which has a table per head, "
+        "not 'relative'",
     ),
     ({"position": "learned2d", "width": 27}, "'learned2d' needs an even width, not 27"),
     ({"position": "sincos2d", "width": 18}, "'sincos2d' needs a width divisible by 4, not 18"),
@@ -93,6 +128,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"heads": 48}, "width 24 does not split into 48 heads"),
     ({"width": 25, "head_width": 8, "pool": "map"}, "width 25 does not split into 3 heads"),
     ({"proj": False, "head_width": 7}, "proj=False needs heads x head_width = width, found 3 x 7"),
+    (
+        {"proj": False, "zero_init_residual": True},
+        "zero_init_residual=True needs proj=True: without it no projection ends attention",
+    ),
     ({"attention": "sliding", "window_size": 4}, "window_size 4 is not an odd positive number"),
     ({"attention": "sliding", "window_size": -1}, "window_size -1 is not an odd positive number"),
     ({"attention": "sparse", "window_size": 1}, "window_size 1 is not at least 2"),
@@ -202,6 +241,7 @@ def test_defaults_are_the_papers() -> None:
         "conv_strides": [2, 2],
         "conv_widths": [64],
         "conv_downsample": "pool",
+        "conv_pool_at": "after",
         "conv_norm": "none",
         "conv_activation": "relu",
         "patch_norm": "none",
@@ -211,6 +251,7 @@ def test_defaults_are_the_papers() -> None:
         "position_grid": None,
         "position_resize": "bicubic",
         "rope_theta": 100.0,
+        "relative_local": 0.0,
         "dynamic_size": False,
         "class_token": True,
         "registers": 0,
@@ -222,12 +263,15 @@ def test_defaults_are_the_papers() -> None:
         "norm_at": "tokens",
         "attention": "full",
         "window_size": 7,
+        "mlp_activation": "gelu",
         "gelu": "erf",
         "qkv_bias": True,
         "proj": True,
         "proj_bias": True,
         "qk_norm": False,
         "layer_scale": None,
+        "pool_after": None,
+        "zero_init_residual": False,
         "dropout": 0.0,
         "attention_dropout": 0.0,
         "drop_path": 0.0,

@@ -12,6 +12,7 @@ from reference.resize import resized, zoom
 from reference.vit import reference_vit
 from vitlab.errors import InputError
 from vitlab.models.config import ViTConfig
+from vitlab.models.registry import create_model
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.resize import ResizeMethod, resize_grid
 
@@ -85,6 +86,8 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "relative": {"position": "relative"},
     "relative_sliding": {"position": "relative", "attention": "sliding", "window_size": 3},
     "none": {"position": "none", "attention": "axial"},
+    "relative_bias": {"position": "relative_bias", "pool": "mean"},
+    "conditional": {"position": "conditional", "position_at": "every_layer", "registers": 2},
 }
 
 
@@ -96,7 +99,9 @@ def test_dynamic_size_resizes_the_tables(changes: dict[str, Any], method: Resize
     images = draw(2, 5, *OTHER)
     state = {name: value.numpy() for name, value in model.state_dict().items()}
     for name, value in state.items():
-        if name.endswith(".table"):
+        if name.endswith("offset_bias.table"):
+            state[name] = resized(value.transpose(1, 2, 0), (5, 21), method).transpose(2, 0, 1)
+        elif name.endswith(".table"):
             entries = config.positioned_prefix
             grid = value[entries:].reshape(5, 7, config.width)
             patches = resized(grid, (3, 11), method).reshape(33, config.width)
@@ -182,6 +187,24 @@ def test_dynamic_size_of_a_hybrid() -> None:
         build(replace(config, patch_size=(1, 2), image_size=(32, 32)))(draw(1, 5, 32, 17))
 
 
+def test_a_pooled_grid_of_another_size() -> None:
+    changes = {"pool_after": 1, "position": "rope", "position_resize": "zoom"}
+    model = build(replace(BASE, image_size=(12, 16), dynamic_size=True, **changes))
+    images = draw(2, 5, 18, 20)
+    settings = asdict(replace(model.config, position_grid=(4, 8)))
+    expected = reference_vit(model.state_dict(), settings)(images)
+    assert expected.grids == [(6, 10), (3, 5)]
+    torch.testing.assert_close(
+        model(images).detach(), torch.from_numpy(expected.logits), **TOLERANCE
+    )
+    assert model.features(images, layers=[0]).layers[0].patches.shape == (2, 6, 10, 12)
+    assert model.layer(images, 0).patches.shape == (2, 6, 10, 12)
+    assert model.layer(images, 1).patches.shape == (2, 3, 5, 12)
+    with pytest.raises(InputError) as error:
+        model(draw(1, 5, 15, 20))
+    assert "images of size (15, 20): the grid of 5x10 patches is not even" in str(error.value)
+
+
 def test_tables_learn_at_other_sizes() -> None:
     model = VisionTransformer(replace(BASE, dynamic_size=True)).double().train()
     randomise(model)
@@ -189,3 +212,22 @@ def test_tables_learn_at_other_sizes() -> None:
     gradient = model.positions[0].table.grad
     assert gradient is not None
     assert (gradient.abs().sum(1) > 0).all()
+
+
+@pytest.mark.parametrize("changes", [{}, {"class_token": False, "pool": "mean"}])
+def test_a_model_without_blocks(changes: dict[str, Any]) -> None:
+    """Stem, positions, norm, pooling and head are left."""
+    model = create_model("vit_test", depth=0, **changes).double().eval()
+    torch.nn.init.normal_(model.head.weight)
+    images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    tokens = model.stem(images).flatten(1, 2)
+    if model.cls_token is not None:
+        tokens = torch.cat([model.cls_token.expand(3, -1, -1), tokens], dim=1)
+    tokens = model.encoder.norm(tokens + model.positions[0]((4, 4)))
+    pooled = tokens.mean(dim=1) if changes else tokens[:, 0]
+    torch.testing.assert_close(model(images), model.head(pooled))
+    torch.testing.assert_close(model.logits(images), model.head(pooled))
+    torch.testing.assert_close(model.features(images).pooled, pooled)
+    assert model.attention(images) == {}
+    with pytest.raises(InputError, match="layer 0 does not exist: the model has no encoder blocks"):
+        model.layer(images, 0)

@@ -58,6 +58,7 @@ BLOCK = {
     "mlp.fc2.bias": (12,),
 }
 SOME = ["paper", "relative_registers", "rope_registers", "sincos2d_every", "sliding_groups", "lsa"]
+SOME += ["relative_bias", "conditional_every", "pooled_conditional", "pooled_relative"]
 SOME += ["axial_registers_gap", "sparse_even", "conv_batch", "map", "learned2d_every", "hybrid"]
 some_cases = pytest.mark.parametrize("case", SOME)
 
@@ -165,6 +166,16 @@ def test_names_of_a_plain_model() -> None:
             {"encoder.blocks.0.attention.offsets"},
             {"positions.0.table"},
         ),
+        (
+            {"position": "conditional"},
+            {"positions.0.conv.weight", "positions.0.conv.bias"},
+            {"positions.0.table"},
+        ),
+        (
+            {"position": "relative_bias"},
+            {"encoder.blocks.0.attention.offset_bias.table"},
+            {"positions.0.table"},
+        ),
         ({"position_at": "shared_layers", "depth": 1}, set(), set()),
         ({"qkv_bias": False}, set(), {"encoder.blocks.0.attention.qkv.bias"}),
         ({"proj_bias": False}, set(), {"encoder.blocks.0.attention.proj.bias"}),
@@ -204,7 +215,7 @@ def test_names_of_a_plain_model() -> None:
             set(),
         ),
     ],
-    ids=lambda value: str(value)[:50],
+    ids=lambda value: str(sorted(value) if isinstance(value, set) else value)[:50],
 )
 def test_names_that_a_setting_changes(
     changes: dict[str, Any], added: set[str], removed: set[str]
@@ -219,6 +230,22 @@ def test_names_that_a_setting_changes(
         ({"position_prefix": "none", "registers": 3}, "positions.0.table", (16, 12)),
         ({"registers": 3}, "positions.0.table", (17, 12)),
         ({"position": "relative"}, "encoder.blocks.0.attention.offsets", (31, 4)),
+        (
+            {"position": "relative", "pool_after": 1, "depth": 2},
+            "encoder.blocks.0.attention.offsets",
+            (31, 4),
+        ),
+        (
+            {"position": "relative", "pool_after": 1, "depth": 2},
+            "encoder.blocks.1.attention.offsets",
+            (7, 4),
+        ),
+        ({"position": "conditional"}, "positions.0.conv.weight", (12, 1, 3, 3)),
+        (
+            {"position": "relative_bias", "image_size": (8, 12)},
+            "encoder.blocks.0.attention.offset_bias.table",
+            (3, 7, 11),
+        ),
         ({"stem": "shifted"}, "stem.proj.weight", (12, 15, 2, 2)),
         ({"stem": "shifted"}, "stem.norm_before.weight", (60,)),
         ({"stem": "resnet", "resnet_width": 32}, "stem.proj.weight", (12, 32, 2, 2)),
@@ -391,6 +418,16 @@ def test_logits_are_those_of_forward_with_less_work(name: str) -> None:
         for logits in (plain, lean)
     )
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("attention", ["full", "sliding"])
+def test_less_work_with_a_table_per_head(attention: str) -> None:
+    # Of the class token's scores alone, which have no entry in the table.
+    config = replace(CASES["relative_bias"], pool="cls", registers=2, attention=attention)
+    model = VisionTransformer(config).double()
+    randomise(model, seed=5)
+    images = images_for(config, dtype=torch.float64)
+    torch.testing.assert_close(model.logits(images), model(images), rtol=1e-9, atol=1e-9)
 
 
 def test_the_last_block_works_for_the_class_token_alone() -> None:

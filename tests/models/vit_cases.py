@@ -23,6 +23,8 @@ HYBRID = {"stem": "resnet", "resnet_width": 32, "image_size": (20, 36), "patch_s
 # Grids on which computing by groups of queries pays; the last band of three rows is cut short.
 TALL = {"image_size": (39, 10)}
 WIDE = {"image_size": (21, 22)}
+# A grid of 6 x 10, which can be halved to 3 x 5.
+EVEN = {"image_size": (18, 20)}
 
 CHANGES: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -39,6 +41,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "qk_norm": {"qk_norm": True, "norm_eps": 1e-5},
     "layer_scale": {"layer_scale": 0.1},
     "gelu_tanh": {"gelu": "tanh"},
+    "relu2": {"mlp_activation": "relu2"},
     "post_norm": {"norm": "post"},
     "post_norm_scaled": {"norm": "post", "layer_scale": 0.5, "pool": "mean", "qk_norm": True},
     "mlp_head": {"head": "mlp"},
@@ -65,6 +68,18 @@ CHANGES: dict[str, dict[str, Any]] = {
     "conv": CONV,
     "conv_stride": {**CONV, "conv_downsample": "stride", "conv_activation": "gelu"},
     "conv_batch": {**CONV, "conv_norm": "batch", "patch_norm": "after", "conv_activation": "gelu"},
+    "conv_pool_before": {
+        **CONV,
+        "conv_pool_at": "before",
+        "conv_norm": "batch",
+        "conv_activation": "gelu",
+    },
+    "conv_three_pool_before": {
+        **CONV,
+        "conv_strides": (1, 4, 1),
+        "conv_widths": (7, 2),
+        "conv_pool_at": "before",
+    },
     "conv_three": {**CONV, "conv_strides": (1, 4, 1), "conv_widths": (7, 2), "position": "rope"},
     "hybrid_root": HYBRID,
     "hybrid": {**HYBRID, "resnet_layers": (1, 2), "patch_norm": "after", "patch_size": 1},
@@ -103,6 +118,27 @@ CHANGES: dict[str, dict[str, Any]] = {
         **TALL,
     },
     "relative_qk_norm": {"position": "relative", "qk_norm": True, "norm": "post"},
+    "relative_bias": {"position": "relative_bias", "pool": "mean"},
+    "relative_bias_lsa": {
+        "position": "relative_bias",
+        "attention": "lsa",
+        "registers": 2,
+        "pool": "map",
+    },
+    "relative_bias_sliding": {
+        "position": "relative_bias",
+        "attention": "sliding",
+        "window_size": 3,
+        "pool": "mean",
+        **TALL,
+    },
+    "pooled_relative_bias": {
+        **EVEN,
+        "pool_after": 1,
+        "position": "relative_bias",
+        "class_token": False,
+        "pool": "mean",
+    },
     "sincos2d": {"position": "sincos2d"},
     "sincos2d_every": {"position": "sincos2d", "position_at": "every_layer", "registers": 2},
     "sincos2d_shared": {"position": "sincos2d", "position_at": "shared_layers"},
@@ -118,6 +154,42 @@ CHANGES: dict[str, dict[str, Any]] = {
         **WIDE,
     },
     "rope_lsa": {"position": "rope", "attention": "lsa", "registers": 1},
+    "conditional": {"position": "conditional"},
+    "conditional_every": {
+        "position": "conditional",
+        "position_at": "every_layer",
+        "registers": 2,
+        "pool": "mean",
+    },
+    "conditional_shared": {
+        "position": "conditional",
+        "position_at": "shared_layers",
+        "class_token": False,
+        "pool": "mean",
+    },
+    "pooled": {**EVEN, "pool_after": 1},
+    "pooled_gap": {**EVEN, "pool_after": 2, "depth": 3, "class_token": False, "pool": "mean"},
+    "pooled_conditional": {
+        **EVEN,
+        "pool_after": 1,
+        "depth": 3,
+        "position": "conditional",
+        "position_at": "every_layer",
+        "registers": 2,
+    },
+    "pooled_shared_conditional": {
+        **EVEN,
+        "pool_after": 1,
+        "position": "conditional",
+        "position_at": "shared_layers",
+    },
+    "pooled_relative": {**EVEN, "pool_after": 1, "position": "relative", "registers": 1},
+    "pooled_rope": {**EVEN, "pool_after": 1, "position": "rope", "pool": "map"},
+    "pooled_rope_grid": {**EVEN, "pool_after": 1, "position": "rope", "position_grid": (3, 11)},
+    "pooled_sliding": {**EVEN, "pool_after": 1, "attention": "sliding", "window_size": 3},
+    "pooled_axial": {**EVEN, "pool_after": 2, "depth": 4, "attention": "axial", "registers": 1},
+    "pooled_sparse": {**EVEN, "pool_after": 1, "attention": "sparse", "window_size": 3},
+    "pooled_lsa_post": {**EVEN, "pool_after": 1, "attention": "lsa", "norm": "post"},
     "lsa": {"attention": "lsa"},
     "lsa_gap_registers": {
         "attention": "lsa",
@@ -185,6 +257,7 @@ GROUPED = {
     "axial",
     "axial_registers_gap",
     "axial_post",
+    "pooled_axial",
     "sparse_few_patches",
 }
 """Cases whose attention must be computed by groups of queries, not by the full matrix."""

@@ -50,6 +50,15 @@ def test_mlp(kind: Literal["erf", "tanh"]) -> None:
     torch.testing.assert_close(module(x), torch.from_numpy(expected), **TOLERANCE)
 
 
+@pytest.mark.parametrize("learning", [False, True])
+def test_mlp_of_squares(learning: bool) -> None:
+    module = Mlp(D, F, activation="relu2").double()
+    x = draw(B, N, D)
+    expected = mlp(x.numpy(), arrays(module), "relu2")
+    with torch.set_grad_enabled(learning):
+        torch.testing.assert_close(module(x), torch.from_numpy(expected), **TOLERANCE)
+
+
 def test_the_two_gelus_differ() -> None:
     x = np.linspace(-3, 3, 13)
     assert 1e-5 < np.abs(gelu(x, "erf") - gelu(x, "tanh")).max() < 1e-3

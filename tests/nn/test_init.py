@@ -1,6 +1,7 @@
 """Initialisation of the original code: shape of every distribution, part by part."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -106,6 +107,32 @@ def test_mlp(model: VisionTransformer) -> None:
     is_normal(torch.cat([mlp.fc1.bias, mlp.fc2.bias]), 1e-6)
 
 
+SILENT = {"width": 12, "depth": 3, "heads": 3, "mlp_width": 17, "patch_size": 4, "image_size": 8}
+
+
+@pytest.mark.parametrize("proj_bias", [True, False])
+def test_blocks_begin_as_the_identity_if_asked(proj_bias: bool) -> None:
+    torch.manual_seed(0)
+    config = ViTConfig(**SILENT, zero_init_residual=True, proj_bias=proj_bias, layer_scale=0.5)
+    model = VisionTransformer(config)
+    x = torch.randn(2, 5, 12)
+    for block in model.encoder.blocks:
+        assert torch.equal(block(x, (2, 2)), x)
+        for layer in (block.attention.proj, block.mlp.fc2):
+            assert not any(parameter.any() for parameter in layer.parameters())
+        assert block.attention.qkv.weight.any()
+        assert block.mlp.fc1.weight.any()
+    # The rest is drawn as without it.
+    torch.manual_seed(0)
+    plain = VisionTransformer(replace(config, zero_init_residual=False)).state_dict()
+    zero = {
+        f"encoder.blocks.{i}.{part}." for i in range(3) for part in ("attention.proj", "mlp.fc2")
+    }
+    for name, tensor in model.state_dict().items():
+        if not name.startswith(tuple(zero)):
+            assert torch.equal(tensor, plain[name]), name
+
+
 def test_tokens_and_positions(model: VisionTransformer) -> None:
     assert model.cls_token is not None
     assert model.registers is not None
@@ -145,6 +172,56 @@ def test_other_positions() -> None:
     relative = VisionTransformer(ViTConfig(**sizes, image_size=64, position="relative"))
     for block in relative.encoder.blocks:
         is_normal(block.attention.offsets, 0.02)
+    biased = VisionTransformer(ViTConfig(**sizes, image_size=64, position="relative_bias"))
+    for block in biased.encoder.blocks:
+        is_normal(block.attention.offset_bias.table, 0.02)
+
+
+def test_conditional_positions_start_as_none() -> None:
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig(**SILENT, position="conditional", registers=2))
+    x = torch.randn(2, 7, 12)
+    assert torch.equal(model.positions[0](x, (2, 2)), x)
+    assert not any(parameter.any() for parameter in model.positions.parameters())
+
+
+def test_a_head_of_relative_bias_starts_local() -> None:
+    """Minus `relative_local` times the squared distance to the head's neighbour, not below -8."""
+    rows, columns, heads = 3, 5, 11
+    config = ViTConfig(
+        width=22,
+        depth=2,
+        heads=heads,
+        mlp_width=8,
+        patch_size=2,
+        image_size=(2 * rows, 2 * columns),
+        position="relative_bias",
+        relative_local=0.5,
+    )
+    neighbours = [(0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1), (0, 0)]
+    expected = torch.empty(heads, 2 * rows - 1, 2 * columns - 1, dtype=torch.float64)
+    for head, (y, x) in enumerate([*neighbours, (0, 1), (0, -1)]):
+        for down in range(-2, 3):
+            for right in range(-4, 5):
+                distance = (down - y) ** 2 + (right - x) ** 2
+                expected[head, down + 2, right + 4] = max(-0.5 * distance, -8.0)
+    assert (expected == -8.0).any()
+    for block in VisionTransformer(config).encoder.blocks:
+        assert torch.equal(block.attention.offset_bias.table.detach(), expected.float())
+
+
+def test_attention_that_starts_local_looks_at_a_neighbour() -> None:
+    torch.manual_seed(0)
+    model = VisionTransformer(
+        ViTConfig(**SILENT | {"image_size": 28}, position="relative_bias", relative_local=5.0)
+    )
+    for projection in (block.attention.qkv for block in model.encoder.blocks):
+        nn.init.zeros_(projection.weight)
+    weights = model.attention(torch.randn(1, 3, 28, 28))[0][0]
+    patch = 1 + 3 * 7 + 3
+    for head, step in enumerate((1, -1, 7)):
+        assert weights[head, patch, 1:].argmax() == patch - 1 + step
+    torch.testing.assert_close(weights[:, 0], torch.full((3, 50), 1 / 50))  # the class token
 
 
 def test_lsa_starts_as_plain_attention() -> None:

@@ -18,14 +18,14 @@ TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}  # float64, other order of sums
 
 
 @pytest.mark.parametrize("strides", [(4,), (2, 2), (1, 2, 3)])
-@pytest.mark.parametrize("downsample", ["pool", "stride"])
+@pytest.mark.parametrize("pooled", ["after", "before", ""])
 @pytest.mark.parametrize(
     ("norm", "activation", "norm_after"),
     [("none", "relu", False), ("batch", "gelu", True), ("batch", "relu", False)],
 )
 def test_conv_tokenizer(
     strides: tuple[int, ...],
-    downsample: Literal["pool", "stride"],
+    pooled: Literal["after", "before", ""],
     norm: Literal["none", "batch"],
     activation: Literal["relu", "gelu"],
     norm_after: bool,
@@ -35,7 +35,8 @@ def test_conv_tokenizer(
         D,
         widths=(7, 3)[: len(strides) - 1],
         strides=strides,
-        downsample=downsample,
+        downsample="pool" if pooled else "stride",
+        pool_at=pooled or "after",
         norm=norm,
         activation=activation,
         norm_after=norm_after,
@@ -51,7 +52,7 @@ def test_conv_tokenizer(
             images[image].numpy(),
             p,
             strides=strides,
-            pooled=downsample == "pool",
+            pooled=pooled,
             activation=activation,
         )
         if norm_after:

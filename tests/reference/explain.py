@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from reference.looks import looks
-from reference.positions import rotated
+from reference.positions import offset_bias, rotated
 from reference.vit import position_table
 
 Grid = tuple[int, int]
@@ -35,6 +35,11 @@ class Insides:
     """[B, A, N]: where the probe of an attention pooling looks."""
     grid: Grid
     prefix: int
+    pooled: Tensor
+    """[M, N] for each image: the means that tokens behind the pooling are of those before it."""
+    pool_after: int | None
+    grids: list[Grid]
+    """Of each block."""
 
 
 def insides(
@@ -50,17 +55,21 @@ def insides(
     if config["class_token"]:
         parts.insert(0, state["cls_token"].expand(batch, -1, -1))
     x = torch.cat(parts, dim=1)
-    arrays = {name: tensor.numpy() for name, tensor in state.items()}
     if config["position_at"] == "stem":
-        x = x + torch.from_numpy(position_table(0, arrays, config, grid))
-    attention, read = [], []
+        x = placed(x, 0, state, config, grid)
+    attention, read, grids = [], [], []
+    settings, now, means = {**config, "whole_grid": grid}, grid, averages(grid, prefix)
     for layer in range(config["depth"]):
+        if config["pool_after"] == layer:
+            x, now = torch.einsum("mn,bnd->bmd", means, x), (grid[0] // 2, grid[1] // 2)
         if config["position_at"] != "stem":
-            number = layer if config["position_at"] == "every_layer" else 0
-            x = x + torch.from_numpy(position_table(number, arrays, config, grid))
-        x, weights, seen = block(x, under(state, f"encoder.blocks.{layer}."), config, grid, layer)
+            x = placed(
+                x, layer if config["position_at"] == "every_layer" else 0, state, config, now
+            )
+        x, weights, seen = block(x, under(state, f"encoder.blocks.{layer}."), settings, now, layer)
         attention.append(weights)
         read.append(seen)
+        grids.append(now)
     if config["norm"] == "pre" and config["norm_at"] == "tokens":
         x = norm(x, state, "encoder.norm", config["norm_eps"])
     pooled, probe = pool(x, state, config, prefix)
@@ -69,7 +78,39 @@ def insides(
     if config["head"] == "mlp":
         pooled = torch.tanh(linear(pooled, state, "pre_logits"))
     logits = linear(pooled, state, "head") if config["classes"] else pooled
-    return Insides(logits, attention, read, x, probe, grid, prefix)
+    return Insides(
+        logits, attention, read, x, probe, grid, prefix, means, config["pool_after"], grids
+    )
+
+
+def averages(grid: Grid, prefix: int) -> Tensor:
+    """[M, N]: each 2x2 patches averaged, tokens before them as they are; nothing of odd grids."""
+    rows, columns = grid[0] // 2, grid[1] // 2
+    means = torch.zeros(prefix + rows * columns, prefix + grid[0] * grid[1], dtype=torch.float64)
+    for token in range(prefix):
+        means[token, token] = 1.0
+    for row in range(2 * rows):
+        for column in range(2 * columns):
+            place = prefix + row // 2 * columns + column // 2
+            means[place, prefix + row * grid[1] + column] = 0.25
+    return means
+
+
+def placed(x: Tensor, number: int, state: State, config: Settings, grid: Grid) -> Tensor:
+    """Tokens with position `number`: a table, or a convolution of the patches themselves."""
+    if config["position"] != "conditional":
+        arrays = {name: tensor.numpy() for name, tensor in state.items()}
+        return x + torch.from_numpy(position_table(number, arrays, config, grid))
+    p, (rows, columns) = under(state, f"positions.{number}.conv."), grid
+    prefix = x.shape[1] - rows * columns
+    patches = x[:, prefix:].unflatten(1, grid)
+    framed = torch.nn.functional.pad(patches, (0, 0, 1, 1, 1, 1))
+    total = patches + p["bias"]
+    for y in range(3):
+        for across in range(3):
+            moved = framed[:, y : y + rows, across : across + columns]
+            total = total + p["weight"][:, 0, y, across] * moved
+    return torch.cat([x[:, :prefix], total.flatten(1, 2)], dim=1)
 
 
 def block(
@@ -114,6 +155,9 @@ def self_attention(
         scores = scale * torch.einsum("bmk,bnk->bmn", q, k)
         if config["position"] == "relative":
             scores = scores + scale * relative(q, p["offsets"], prefix)
+        if config["position"] == "relative_bias":
+            table = p["offset_bias.table"][head].numpy()
+            scores = scores + torch.from_numpy(offset_bias(table, grid, prefix=prefix))
         # The softmax by hand: powers of those that are seen, divided by their sum.
         powers = torch.exp(scores - scores.detach().amax(dim=-1, keepdim=True))
         if mask is not None:
@@ -131,7 +175,7 @@ def self_attention(
 
 def turns(tokens: int, key: int, grid: Grid, prefix: int, config: Settings) -> Tensor:
     """[N, K, K]: the rotation of each token as a matrix."""
-    over, theta = config["position_grid"] or grid, config["rope_theta"]
+    over, theta = config["position_grid"] or config["whole_grid"], config["rope_theta"]
     columns = [
         rotated(np.tile(unit, (tokens, 1)), grid, over, prefix=prefix, theta=theta)
         for unit in np.eye(key)
@@ -186,9 +230,10 @@ def plain_stem(state: State, config: Settings) -> Callable[[Tensor], Tensor]:
     return stem
 
 
-def asked(found: Insides, config: Settings) -> Tensor:
+def asked(found: Insides, config: Settings, tokens: int | None = None) -> Tensor:
     """[B, N]: the tokens that the head reads, as a distribution; without attention pooling."""
-    row = torch.zeros(found.tokens.shape[:2], dtype=torch.float64)
+    batch, last, _ = found.tokens.shape
+    row = torch.zeros(batch, last if tokens is None else tokens, dtype=torch.float64)
     first = {"cls": slice(0, 1), "mean": slice(found.prefix, None), "mean_all": slice(None)}
     row[:, first[config["pool"]]] = 1.0
     return row / row.sum(dim=1, keepdim=True)
@@ -196,10 +241,10 @@ def asked(found: Insides, config: Settings) -> Tensor:
 
 def rollout(found: Insides, query: Tensor) -> Tensor:
     """arXiv:2005.00928, with whole matrices: heads averaged, identity added, rows to sum one."""
-    identity = torch.eye(query.shape[1], dtype=torch.float64)
-    product = identity.expand(len(query), -1, -1)
-    for weights in found.attention:
-        step = weights.mean(dim=1) + identity
+    product = identity(found.attention[0]).expand(len(query), -1, -1)
+    for layer, weights in enumerate(found.attention):
+        step = weights.mean(dim=1) + identity(weights)
+        product = found.pooled @ product if layer == found.pool_after else product
         product = (step / step.sum(dim=-1, keepdim=True)) @ product
     return torch.einsum("bm,bmn->bn", query, product)
 
@@ -209,9 +254,9 @@ def relevance(found: Insides, config: Settings, target: Tensor) -> Tensor:
     score = found.logits.gather(1, target[:, None]).sum()
     nodes = found.attention if found.probe is None else [*found.attention, found.probe]
     gradients = torch.autograd.grad(score, nodes, retain_graph=True, allow_unused=False)
-    tokens = found.attention[0].shape[-1]
-    matrix = torch.eye(tokens, dtype=torch.float64).expand(len(target), -1, -1)
-    for weights, gradient in zip(found.attention, gradients, strict=False):
+    matrix = identity(found.attention[0]).expand(len(target), -1, -1)
+    for layer, (weights, gradient) in enumerate(zip(found.attention, gradients, strict=False)):
+        matrix = found.pooled @ matrix if layer == found.pool_after else matrix
         matrix = matrix + (weights * gradient).clamp(min=0).mean(dim=1) @ matrix
     query = (
         asked(found, config)
@@ -219,6 +264,10 @@ def relevance(found: Insides, config: Settings, target: Tensor) -> Tensor:
         else ((found.probe * gradients[-1]).clamp(min=0).mean(dim=1))
     )
     return torch.einsum("bm,bmn->bn", query, matrix)
+
+
+def identity(weights: Tensor) -> Tensor:
+    return torch.eye(weights.shape[-1], dtype=torch.float64)
 
 
 def gradcam(found: Insides, node: Tensor, target: Tensor) -> Tensor:
@@ -243,6 +292,8 @@ def norm(x: Tensor, p: State, name: str, eps: float) -> Tensor:
 
 def mlp(x: Tensor, p: State, config: Settings) -> Tensor:
     hidden = linear(x, p, "fc1")
+    if config["mlp_activation"] == "relu2":
+        return linear(torch.relu(hidden) ** 2, p, "fc2")
     assert config["gelu"] == "erf"
     return linear(hidden * 0.5 * (1 + torch.erf(hidden / 2**0.5)), p, "fc2")
 

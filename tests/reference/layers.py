@@ -38,4 +38,7 @@ def gelu(x: Array, kind: str) -> Array:
 
 
 def mlp(x: Array, p: Mapping[str, Array], kind: str) -> Array:
-    return linear(gelu(linear(x, p, "fc1"), kind), p, "fc2")
+    """`kind` is that of GELU, or `relu2`."""
+    hidden = linear(x, p, "fc1")
+    bent = np.maximum(hidden, 0.0) ** 2 if kind == "relu2" else gelu(hidden, kind)
+    return linear(bent, p, "fc2")

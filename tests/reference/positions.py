@@ -45,6 +45,24 @@ def learned2d(p: Mapping[str, Array], grid: Grid) -> Array:
     )
 
 
+def conditional(patches: Array, p: Mapping[str, Array], grid: Grid) -> Array:
+    """Of each patch [N, D]: its neighbours times the kernel, channel by channel, and the bias.
+
+    Beyond the border there is nothing (arXiv:2102.10882).
+    """
+    result = np.empty_like(patches)
+    for row in range(grid[0]):
+        for column in range(grid[1]):
+            total = p["bias"].copy()
+            for y in (-1, 0, 1):
+                for x in (-1, 0, 1):
+                    if 0 <= row + y < grid[0] and 0 <= column + x < grid[1]:
+                        neighbour = patches[(row + y) * grid[1] + column + x]
+                        total += p["weight"][:, 0, y + 1, x + 1] * neighbour
+            result[row * grid[1] + column] = total
+    return result
+
+
 def rotated(vectors: Array, grid: Grid, over: Grid, *, prefix: int, theta: float) -> Array:
     """Queries or keys [N, K]: each pair of neighbours is a complex number that is turned.
 
@@ -61,6 +79,18 @@ def rotated(vectors: Array, grid: Grid, over: Grid, *, prefix: int, theta: float
                 turned = pair * cmath.exp(1j * distance * theta ** -(i / pairs))
                 result[prefix + patch, first : first + 2] = turned.real, turned.imag
     return result
+
+
+def offset_bias(table: Array, grid: Grid, *, prefix: int) -> Array:
+    """Scores of one head: the entry of (row, column) of key minus query, zero is in the middle."""
+    tokens = prefix + grid[0] * grid[1]
+    bias = np.zeros((tokens, tokens))
+    for m in range(prefix, tokens):
+        for n in range(prefix, tokens):
+            query, key = divmod(m - prefix, grid[1]), divmod(n - prefix, grid[1])
+            down, right = key[0] - query[0], key[1] - query[1]
+            bias[m, n] = table[len(table) // 2 + down, table.shape[1] // 2 + right]
+    return bias
 
 
 def relative_bias(q: Array, offsets: Array, *, prefix: int, scale: float) -> Array:

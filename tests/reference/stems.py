@@ -55,20 +55,23 @@ def shifted(image: Array, patch: Size) -> Array:
 
 
 def conv_tokens(
-    image: Array, p: Mapping[str, Array], *, strides: tuple[int, ...], pooled: bool, activation: str
+    image: Array, p: Mapping[str, Array], *, strides: tuple[int, ...], pooled: str, activation: str
 ) -> Array:
     """CCT's tokenizer (arXiv:2104.05704): 3x3 convolutions, each with activation and max-pool.
 
-    Where not `pooled`, the convolution takes the stride itself.
+    `pooled` is "after" the activation, 3x3, or "before" the norm, in squares of the stride; where
+    it is empty, the convolution takes the stride itself.
     """
     border = ((1, 1), (1, 1))
     x = image[None]
     for i, stride in enumerate(strides):
         x = resnet.conv(x, p[f"convs.{i}.conv.weight"], stride=1 if pooled else stride, pads=border)
+        if pooled == "before" and stride > 1:
+            x = resnet.max_pool(x, stride, stride)
         if f"convs.{i}.norm.weight" in p:
             x = resnet.batch_norm(x, p, f"convs.{i}.norm")
         x = np.maximum(x, 0.0) if activation == "relu" else gelu(x, "erf")
-        if pooled and stride > 1:
+        if pooled == "after" and stride > 1:
             x = resnet.max_pool(resnet.pad(x, border, -np.inf), 3, stride)
     return x[0].transpose(1, 2, 0)
 
@@ -93,7 +96,7 @@ def stem(image: Array, p: Mapping[str, Array], config: Mapping[str, Any]) -> Arr
             image,
             p,
             strides=config["conv_strides"],
-            pooled=config["conv_downsample"] == "pool",
+            pooled=config["conv_pool_at"] if config["conv_downsample"] == "pool" else "",
             activation=config["conv_activation"],
         )
         return layer_norm(tokens, p, "norm_after", eps) if "norm_after.weight" in p else tokens

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from reference.attention import attend, linear, multi_head
 from reference.layers import layer_norm, mlp
 from reference.looks import looks
-from reference.positions import learned2d, relative_bias, rotated, sincos2d
+from reference.positions import (
+    conditional,
+    learned2d,
+    offset_bias,
+    relative_bias,
+    rotated,
+    sincos2d,
+)
 from reference.resnet import under
 from reference.stems import stem
 
@@ -37,6 +44,9 @@ class Answer:
     attention: list[Array]
     """Weights [B, A, N, N] of each block."""
     grid: Grid
+    """Of the patches that enter the encoder."""
+    grids: list[Grid]
+    """Of the patches behind each block."""
 
 
 def reference_vit(state: Mapping[str, Any], config: Settings) -> Callable[[Any], Answer]:
@@ -53,6 +63,7 @@ def reference_vit(state: Mapping[str, Any], config: Settings) -> Callable[[Any],
             layers=[np.stack([answer.layers[i] for answer in each]) for i in range(depth)],
             attention=[np.stack([answer.attention[i] for answer in each]) for i in range(depth)],
             grid=each[0].grid,
+            grids=each[0].grids,
         )
 
     return run
@@ -66,21 +77,47 @@ def one_image(image: Array, p: Parameters, config: Settings) -> Answer:
     x = np.array([*prefix, *patches.reshape(-1, patches.shape[2])])
 
     if config["position_at"] == "stem":
-        x = x + position_table(0, p, config, grid)
-    layers, attention = [], []
+        x = placed(x, 0, p, config, grid)
+    layers, attention, grids = [], [], []
+    now = grid
     for layer in range(config["depth"]):
+        if config["pool_after"] == layer:
+            x, now = averaged(x, now, len(prefix))
         if config["position_at"] == "every_layer":
-            x = x + position_table(layer, p, config, grid)
+            x = placed(x, layer, p, config, now)
         elif config["position_at"] == "shared_layers":
-            x = x + position_table(0, p, config, grid)
-        x, weights = block(x, under(p, f"encoder.blocks.{layer}."), config, grid, layer)
+            x = placed(x, 0, p, config, now)
+        own = under(p, f"encoder.blocks.{layer}.")
+        x, weights = block(x, own, {**config, "whole_grid": grid}, now, layer)
         layers.append(x)
         attention.append(weights)
+        grids.append(now)
 
     if config["norm"] == "pre" and config["norm_at"] == "tokens":
         x = layer_norm(x, p, "encoder.norm", config["norm_eps"])
     pooled = pool(x, p, config)
-    return Answer(head(pooled, p, config), pooled, x, layers, attention, grid)
+    return Answer(head(pooled, p, config), pooled, x, layers, attention, grid, grids)
+
+
+def averaged(x: Array, grid: Grid, prefix: int) -> tuple[Array, Grid]:
+    """Each 2x2 patches as their mean, and the grid of these; tokens before the patches stay."""
+    rows, columns = grid[0] // 2, grid[1] // 2
+    patches = x[prefix:].reshape(*grid, -1)
+    fewer = [
+        sum(patches[2 * row + i, 2 * column + j] for i in (0, 1) for j in (0, 1)) / 4
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    return np.array([*x[:prefix], *fewer]), (rows, columns)
+
+
+def placed(x: Array, number: int, p: Parameters, config: Settings, grid: Grid) -> Array:
+    """Tokens with position `number`."""
+    if config["position"] != "conditional":
+        return x + position_table(number, p, config, grid)
+    own = under(p, f"positions.{number}.conv.")
+    prefix = len(x) - grid[0] * grid[1]
+    return np.array([*x[:prefix], *(x[prefix:] + conditional(x[prefix:], own, grid))])
 
 
 def position_table(number: int, p: Parameters, config: Settings, grid: Grid) -> Array:
@@ -110,15 +147,16 @@ def block(x: Array, p: Parameters, config: Settings, grid: Grid, layer: int) -> 
     scale1 = p.get("scale1.gamma", 1.0)
     scale2 = p.get("scale2.gamma", 1.0)
     attention_parameters, mlp_parameters = under(p, "attention."), under(p, "mlp.")
+    bend = "relu2" if config["mlp_activation"] == "relu2" else config["gelu"]
     if config["norm"] == "pre":
         seen = layer_norm(x, p, "norm1", eps)
         y, weights = self_attention(seen, attention_parameters, config, grid, layer)
         x = x + scale1 * y
-        x = x + scale2 * mlp(layer_norm(x, p, "norm2", eps), mlp_parameters, config["gelu"])
+        x = x + scale2 * mlp(layer_norm(x, p, "norm2", eps), mlp_parameters, bend)
         return x, weights
     y, weights = self_attention(x, attention_parameters, config, grid, layer)
     x = layer_norm(x + scale1 * y, p, "norm1", eps)
-    x = layer_norm(x + scale2 * mlp(x, mlp_parameters, config["gelu"]), p, "norm2", eps)
+    x = layer_norm(x + scale2 * mlp(x, mlp_parameters, bend), p, "norm2", eps)
     return x, weights
 
 
@@ -142,7 +180,7 @@ def self_attention(
             q = layer_norm(q, p, "q_norm", config["norm_eps"])
             k = layer_norm(k, p, "k_norm", config["norm_eps"])
         if config["position"] == "rope":
-            over, theta = config["position_grid"] or grid, config["rope_theta"]
+            over, theta = config["position_grid"] or config["whole_grid"], config["rope_theta"]
             q = rotated(q, grid, over, prefix=prefix, theta=theta)
             k = rotated(k, grid, over, prefix=prefix, theta=theta)
         scale = 1 / math.sqrt(key)
@@ -151,6 +189,8 @@ def self_attention(
         bias = None
         if config["position"] == "relative":
             bias = relative_bias(q, p["offsets"], prefix=prefix, scale=scale)
+        if config["position"] == "relative_bias":
+            bias = offset_bias(p["offset_bias.table"][head_number], grid, prefix=prefix)
         y, w = attend(q, k, v, looks=mask, bias=bias, scale=scale)
         outputs.append(y)
         weights.append(w)

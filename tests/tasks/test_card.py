@@ -69,6 +69,20 @@ def test_a_bundle_tells_all_that_was_stored(bundle: Path) -> None:
     assert rows["FLOPs per image"].endswith("MACs)")
 
 
+def test_what_the_training_took_is_told_in_units_of_people(tmp_path: Path) -> None:
+    spent = {"steps": 1250, "images_seen": 640_000, "pflops": 0.29, "minutes": 31.5}
+    rows = told(read_card(make_bundle(tmp_path / "bundle", provenance=PROVENANCE | spent)))
+    assert rows["training compute"] == "0.29 PFLOPs"
+    assert rows["training time"] == "31 min 30 s"
+    assert (rows["images seen"], rows["steps"]) == ("640,000", "1,250")
+    assert not {"pflops", "minutes"} & set(rows)
+    small = PROVENANCE | {"pflops": 2.5e-6, "minutes": "about an hour"}
+    rows = told(read_card(make_bundle(tmp_path / "small", provenance=small)))
+    assert rows["training compute"] == "2.5 GFLOPs"
+    assert rows["training time"] == "about an hour"
+    assert "steps" not in rows
+
+
 def test_the_interval_is_that_of_the_images_counted(bundle: Path) -> None:
     test, validation = read_card(bundle).measured
     assert (test.split, test.images, test.interval) == ("test", 500, wilson(450, 500))

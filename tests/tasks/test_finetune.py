@@ -12,6 +12,7 @@ from PIL import Image
 from tasks.classifiers import saved_model
 from vitlab import load, load_weights
 from vitlab.errors import ConfigError, DataError, Interrupted, WeightsError
+from vitlab.models.flops import cost
 from vitlab.tasks import job as job_module
 from vitlab.tasks.finetune import finetune
 from vitlab.tasks.job import Watcher
@@ -194,9 +195,13 @@ def test_the_papers_protocol(weights: Path, folder: Path, tmp_path: Path) -> Non
 
 def test_a_teacher_changes_what_is_learned(weights: Path, folder: Path, tmp_path: Path) -> None:
     taught_by = tune(weights, folder, tmp_path / "teacher").bundle
-    alone = state(tune(weights, folder, tmp_path / "alone").folder)
-    taught = state(tune(weights, folder, tmp_path / "taught", teacher=taught_by).folder)
-    assert not torch.equal(alone["head.weight"], taught["head.weight"])
+    alone = tune(weights, folder, tmp_path / "alone")
+    taught = tune(weights, folder, tmp_path / "taught", teacher=taught_by)
+    heads = [state(run.folder)["head.weight"] for run in (alone, taught)]
+    assert not torch.equal(*heads)
+    # The teacher is a model of the same shape: one more pass for each image.
+    extra = taught.compute.flops - alone.compute.flops
+    assert extra == alone.compute.images * cost(load(taught_by).model).flops
     with pytest.raises(ConfigError, match=r"teacher .* does not know circle, square"):
         tune(weights, folder, tmp_path / "wrong", teacher=weights)
     assert not (tmp_path / "wrong").exists()

@@ -27,8 +27,13 @@ def gradients(recompute: bool, **changes: object) -> tuple[list[Tensor], Tensor]
 
 @pytest.mark.parametrize(
     "changes",
-    [RANDOM, RANDOM | {"position_at": "every_layer"}, RANDOM | {"attention": "lsa"}],
-    ids=["stem", "every_layer", "lsa"],
+    [
+        RANDOM,
+        RANDOM | {"position_at": "every_layer"},
+        RANDOM | {"attention": "lsa"},
+        RANDOM | {"position": "conditional", "position_at": "every_layer", "pool_after": 1},
+    ],
+    ids=["stem", "every_layer", "lsa", "conditional_pooled"],
 )
 def test_gradients_are_the_same_bit_for_bit(changes: dict[str, object]) -> None:
     plain, next_plain = gradients(recompute=False, **changes)

@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from safetensors.torch import save
 
 from reference.random_weights import randomise
 from vitlab import Preprocessing, VisionTransformer, create_model, save_weights
+from vitlab.data.cifar import CIFAR10_LABELS
+from vitlab.weights import bundled
 from vitlab.weights.bundle import save_bundle
 from vitlab.weights.source import WeightSource
 
@@ -50,6 +53,22 @@ def make_bundle(folder: Path, model: Any = None, **changes: Any) -> Path:
     }
     save_bundle(folder, small_model() if model is None else model, **content | changes)
     return folder
+
+
+def bundle_inside(
+    folder: Path, patch: pytest.MonkeyPatch, name: str = "vit_test.cifar10", **changes: Any
+) -> Path:
+    """A package whose one model is a tiny one; ten classes, whose images have 32 pixels."""
+    patch.setattr(bundled, "FOLDER", folder)
+    model = create_model("vit_test")
+    randomise(model, 0)
+    content: dict[str, Any] = {
+        "labels": CIFAR10_LABELS,
+        "preprocessing": Preprocessing(size=(32, 32), mean=(0.5,) * 3, std=(0.25,) * 3),
+        "metrics": {"test_images": 1000, "test_accuracy": 0.125, "validation_accuracy": 0.1},
+        "provenance": PROVENANCE | {"model": "vit_test", "data": "cifar10"},
+    }
+    return make_bundle(folder / name, model.eval(), **content | changes)
 
 
 def edit_config(folder: Path, **changes: Any) -> None:

@@ -86,6 +86,8 @@ def test_equal_grids_are_not_touched(tmp_path: Path) -> None:
         {},
         {"position": "learned2d"},
         {"position": "relative"},
+        {"position": "relative_bias", "pool": "mean"},
+        {"position": "conditional"},
         {"position": "sincos2d"},
         {"position": "rope"},
         {"registers": 2, "position_prefix": "all"},

@@ -12,6 +12,7 @@ import vitlab
 from reference.random_weights import randomise
 from vitlab.config import to_dict
 from vitlab.errors import ConfigError, FileError, UnknownName, WeightsError
+from vitlab.models.config import pair
 from vitlab.preprocessing import Preprocessing
 
 BASE: dict[str, Any] = {
@@ -30,6 +31,9 @@ CASES: dict[str, dict[str, Any]] = {
     "resnet": {"stem": "resnet", "resnet_layers": (1,), "resnet_width": 32, "patch_size": (3, 5)},
     "learned2d": {"position": "learned2d", "position_at": "every_layer", "registers": 2},
     "relative": {"position": "relative"},
+    "conditional": {"position": "conditional", "position_at": "every_layer"},
+    "pooled": {"pool_after": 1, "position": "relative", "image_size": (16, 24)},
+    "relative_bias": {"position": "relative_bias", "relative_local": 0.5},
     "rope": {"position": "rope", "registers": 1, "position_prefix": "none"},
     "lsa": {"attention": "lsa", "norm": "post"},
     "map": {"pool": "map", "class_token": False, "head": "mlp", "representation_size": 11},
@@ -52,7 +56,7 @@ def test_every_kind_comes_back(case: str, suffix: str, tmp_path: Path) -> None:
     again = vitlab.load_weights(path)
     assert again.config == model.config
     assert not again.training
-    images = torch.randn(2, 3, 12, 20)
+    images = torch.randn(2, 3, *pair(model.config.image_size))
     with torch.no_grad():
         assert torch.equal(again(images), model(images))
     for name, tensor in model.state_dict().items():

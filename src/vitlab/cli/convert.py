@@ -11,7 +11,9 @@ from vitlab.errors import WeightsError
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="Weight file, of any format.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help="Weight file, of any format, or weights by name.")
+    ],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="File to write.")],
     format: Annotated[
         str, typer.Option(help="google, timm, huggingface, torchvision, vit-pytorch or vitlab.")
@@ -36,7 +38,7 @@ def convert(
     if json:
         print_json(
             {
-                "source": str(source),
+                "source": source,
                 "source_format": model.source.format,
                 "destination": str(destination),
                 "format": format,

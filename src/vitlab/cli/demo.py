@@ -1,8 +1,9 @@
-"""`vitlab demo`: a small ViT trained on images inside the package, then asked about new ones."""
+"""`vitlab demo`: the model inside the package on images it never learned from, then fine-tuned."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +16,9 @@ from vitlab.errors import Interrupted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vitlab.tasks.demo import Demo, Shown
+    from vitlab.tasks.demo import FirstLook, Shown
+    from vitlab.tasks.job import Watcher
+    from vitlab.tasks.job_result import Run
 
 SIDE = 16
 """Columns of a picture in the terminal."""
@@ -29,60 +32,112 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="Updates instead of a time.")] = None,
     json: Json = False,
 ) -> None:
-    """Train a small ViT on images inside the package, evaluate it, and look at what it says."""
+    """Show a model at work on images inside the package: predict, train, evaluate, report."""
     from vitlab.cli.train import budget
-    from vitlab.tasks.demo import demo as run_demo
-    from vitlab.tasks.demo import free_folder
-    from vitlab.tasks.job import Watcher
-    from vitlab.tasks.run_folder import resume_command
+    from vitlab.tasks.demo import free_folder, has_model
+    from vitlab.tasks.run_folder import check_new
 
     changes = budget(minutes=minutes, steps=steps)
     out = out or free_folder(Path("runs"))
+    check_new(out)
+    if has_model():
+        _show_and_tune(out, changes, json=json)
+    else:
+        from vitlab.cli.demo_fresh import train_and_show
+
+        train_and_show(out, changes, json=json)
+
+
+def _show_and_tune(out: Path, changes: dict[str, Any], *, json: bool) -> None:
+    from vitlab.tasks.demo import first_look, tune
+
+    look = first_look()
+    if not json:
+        _print_look(look)
+    run = watched(out, lambda watcher: tune(out, changes=changes, watcher=watcher), json=json)
+    if json:
+        print_json(_as_dict(look, run))
+    else:
+        _print_run(look, run)
+
+
+def watched(out: Path, job: "Callable[[Watcher], Run]", *, json: bool) -> "Run":
+    """Do a job in sight of the user; interrupted, say how to go on."""
+    from vitlab.tasks.job import Watcher
+    from vitlab.tasks.run_folder import resume_command
+
     with live_view(sys.stderr if json else sys.stdout) as view:
         watcher = Watcher(begin=lambda plan, files: view.begin(plan), metric=view.metric)
         try:
-            found = run_demo(out, changes=changes, watcher=watcher)
+            return job(watcher)
         except Interrupted as stop:
             print(f"{stop}; continue: {resume_command(out)}", file=sys.stderr)
             raise typer.Exit(128 + stop.signal) from None
-    if json:
-        print_json(_as_dict(found))
-    else:
-        _print(found)
 
 
-def _as_dict(found: "Demo") -> dict[str, object]:
-    run = found.run
+def _as_dict(look: "FirstLook", run: "Run") -> dict[str, object]:
     return {
+        "model": look.model,
+        "before": {"accuracy": _accuracy(look.evaluation), "images": look.evaluation.images},
         "bundle": str(run.bundle),
         "report": str(run.report),
         **run.metrics,
-        "shown": [
-            {"truth": shown.truth, "label": shown.prediction.label, "top": shown.prediction.top}
-            for shown in found.shown
-        ],
+        **run.compute.to_dict(),
+        "shown": shown_as_dicts(look.shown),
     }
 
 
-def _print(found: "Demo") -> None:
+def shown_as_dicts(shown: "tuple[Shown, ...]") -> list[dict[str, object]]:
+    """Truth and opinion, image by image."""
+    return [
+        {"truth": one.truth, "label": one.prediction.label, "top": one.prediction.top}
+        for one in shown
+    ]
+
+
+def _accuracy(evaluation: Any) -> float:
+    return float(evaluation.accuracy)
+
+
+def _print_look(look: "FirstLook") -> None:
+    print(
+        f"{look.model}, the model inside the package, on test images of CIFAR-10, which it never "
+        "learned from:\n"
+    )
+    print_shown(look.shown)
+    print(
+        f"\non all test images of the sample: {headline(look.evaluation)}\n\n"
+        "Now it is fine-tuned, as on a folder of yours. The images inside the package are of\n"
+        "CIFAR-10's training part, and it has learned from most of them before: expect no more\n"
+        "accuracy from them, but see how it goes.\n"
+    )
+
+
+def _print_run(look: "FirstLook", run: "Run") -> None:
+    from vitlab.cli.train import cost_line
+
+    print(
+        f"\nbefore: {headline(look.evaluation)}\n"
+        f"after:  {headline(run.evaluation)}, the same images\n"
+        f"cost:   {cost_line(run)}\n"
+        f"report: {run.report.resolve()}  (open it in a browser)\n"
+        f"model:  {run.bundle}\n\n"
+        "next:   vitlab predict cifar10 YOUR.jpg\n"
+        "        vitlab finetune --from cifar10 --data YOUR_FOLDER --out runs/mine --minutes 5\n"
+        "        vitlab info cifar10"
+    )
+
+
+def print_shown(shown: "tuple[Shown, ...]") -> None:
+    """Pictures with opinions on a terminal, lines elsewhere."""
     from rich.console import Console
 
     console = Console()
-    run = found.run
-    console.print("\nOne test image of each class, never seen in training:\n")
     if console.is_terminal:
-        _print_pictures(console, found.shown)
-    else:
-        for shown in found.shown:
-            print(f"  {shown.truth:<12} {_opinion(shown)}")
-    print(
-        f"\n{run.split} {headline(run.evaluation)}; guessing gives "
-        f"{1 / len(run.evaluation.labels):.0%}\n"
-        f"report: {run.report.resolve()}  (open it in a browser)\n"
-        f"model:  {run.bundle}\n\n"
-        f"next:   vitlab predict {run.bundle} YOUR.jpg\n"
-        "        vitlab train --data YOUR_FOLDER --out runs/mine --minutes 20"
-    )
+        _print_pictures(console, shown)
+        return
+    for one in shown:
+        print(f"  {one.truth:<12} {_opinion(one)}")
 
 
 def _print_pictures(console: "Console", shown: "tuple[Shown, ...]") -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.judged import lines, print_details
+from vitlab.cli.judged import headline, lines, print_details
 from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import Json
 from vitlab.cli.output import print_json, print_pairs
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A run, a bundle or a weight file.")],
+    model: Annotated[str, typer.Argument(help="A run, a bundle, a weight file or a name.")],
     data: Annotated[str, typer.Option(help="A dataset's name, a folder of images, or a CSV.")],
     split: Annotated[
         str,
@@ -27,8 +27,11 @@ def evaluate(
             "the model never saw)."
         ),
     ] = "test",
-    tta: Annotated[
-        bool, typer.Option("--tta", help="Average over each image and its mirror image.")
+    flip: Annotated[
+        bool,
+        typer.Option(
+            "--flip", help="Tell also what averaging over each image and its mirror image gives."
+        ),
     ] = False,
     temperature: Annotated[
         bool,
@@ -56,7 +59,7 @@ def evaluate(
             model,
             data,
             split=split,
-            tta=tta,
+            flip=flip,
             temperature=temperature,
             batch_size=batch_size,
             workers=workers,
@@ -64,7 +67,7 @@ def evaluate(
             watch=watch,
         )
     if output is not None:
-        command = _command(model, data, split=split, tta=tta, temperature=temperature)
+        command = _command(model, data, split=split, flip=flip, temperature=temperature)
         write_page(output, report_of(found, command))
     if json:
         print_json(_facts(found))
@@ -77,9 +80,9 @@ def evaluate(
         print(f"\nreport: {output}")
 
 
-def _command(model: str, data: str, *, split: str, tta: bool, temperature: bool) -> str:
+def _command(model: str, data: str, *, split: str, flip: bool, temperature: bool) -> str:
     """What gives the same numbers again."""
-    switches = [name for name, on in (("--tta", tta), ("--temperature", temperature)) if on]
+    switches = [name for name, on in (("--flip", flip), ("--temperature", temperature)) if on]
     return shlex.join(["vitlab", "evaluate", model, "--data", data, "--split", split, *switches])
 
 
@@ -104,6 +107,7 @@ def _facts(found: "Evaluated") -> dict[str, Any]:
         "data": found.source.name,
         "split": found.split,
         **found.evaluation.to_dict(),
+        "flip": None if found.flipped is None else found.flipped.to_dict(),
         "broken": found.broken,
     }
 
@@ -122,6 +126,8 @@ def _lines(found: "Evaluated") -> list[tuple[str, str]]:
         ("images", f"{evaluation.images:,} ({_where(found)})"),
         *lines(evaluation),
     ]
+    if found.flipped is not None:
+        shown.append(("with mirror images", headline(found.flipped)))
     if found.split == "test" and found.source.unjudged is not None:
         shown.append(("not judged", found.source.unjudged))
     if found.broken:

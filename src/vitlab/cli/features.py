@@ -29,7 +29,7 @@ Download = Annotated[bool, typer.Option("--download", help="Fetch the data if ne
 
 
 def features(
-    model: Annotated[str, typer.Argument(help="A run, a bundle or a weight file.")],
+    model: Annotated[str, typer.Argument(help="A run, a bundle, a weight file or a name.")],
     images: Annotated[
         list[str],
         typer.Argument(

@@ -25,7 +25,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 
 
 def fewshot(
-    model: Annotated[str, typer.Argument(help="A run, a bundle or a weight file.")],
+    model: Annotated[str, typer.Argument(help="A run, a bundle, a weight file or a name.")],
     data: Annotated[str, typer.Option(help="A dataset's name, or a folder of images.")],
     shots: Annotated[
         str, typer.Option(metavar="N,N,...", help="Training images of each class.")

@@ -28,7 +28,7 @@ def finetune(
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="WEIGHTS", help="A weight file, a bundle, a run or fetched weights."
+            "--from", metavar="WEIGHTS", help="A weight file, a bundle, a run or weights by name."
         ),
     ] = None,
     data: Data = None,

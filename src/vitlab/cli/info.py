@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def info(
     path: Annotated[
-        Path,
-        typer.Argument(metavar="BUNDLE|RUN|WEIGHTS|NAME", help="Folder, file or fetched weights."),
+        str,
+        typer.Argument(metavar="BUNDLE|RUN|WEIGHTS|NAME", help="Folder, file or weights by name."),
     ],
     file: Annotated[
         Path | None, typer.Argument(help="Where --markdown writes; without it, it prints.")

@@ -16,6 +16,7 @@ from vitlab.cli.evaluate import evaluate
 from vitlab.cli.explain import explain
 from vitlab.cli.features import features
 from vitlab.cli.fewshot import fewshot
+from vitlab.cli.figures import figures
 from vitlab.cli.finetune import finetune
 from vitlab.cli.info import info
 from vitlab.cli.models import models
@@ -25,6 +26,7 @@ from vitlab.cli.push import push
 from vitlab.cli.similar import similar
 from vitlab.cli.summary import summary
 from vitlab.cli.train import train
+from vitlab.cli.walkthrough import walkthrough
 from vitlab.cli.weights import weights
 from vitlab.errors import VitlabError
 
@@ -33,7 +35,8 @@ app = typer.Typer(
 )
 for command in (
     *(models, summary, train, finetune, predict, evaluate, features, similar, fewshot),
-    *(explain, info, convert, push, pull, demo),
+    *(explain, figures, walkthrough),
+    *(info, convert, push, pull, demo),
 ):
     app.command()(command)
 app.add_typer(data, name="data")

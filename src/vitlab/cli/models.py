@@ -19,6 +19,7 @@ def models(pattern: Pattern = "", json: Json = False) -> None:
     """List models: parameters, and the cost of one image (1 MAC = 2 FLOPs)."""
     from vitlab.models.flops import cost
     from vitlab.models.variants import variants
+    from vitlab.weights.bundled import bundled_models, short_name
 
     costs = {name: cost(name) for name in matching(pattern, variants())}
     if json:
@@ -48,6 +49,10 @@ def models(pattern: Pattern = "", json: Json = False) -> None:
             for name, found in costs.items()
         ),
     )
+    inside = [name for name in bundled_models() if name.partition(".")[0] in costs]
+    if inside:
+        told = ", ".join(f"{short_name(name)} ({name})" for name in inside)
+        print(f"\ntrained, inside the package: {told}; others: vitlab weights list")
 
 
 def matching(pattern: str, names: Iterable[str], *, kind: str = "model") -> list[str]:

@@ -25,7 +25,7 @@ SOME_FAILED = 3
 
 def predict(
     model: Annotated[
-        str, typer.Argument(help="A run, a bundle, a weight file or fetched weights.")
+        str, typer.Argument(help="A run, a bundle, a weight file, or weights by name.")
     ],
     images: Annotated[
         list[str],

@@ -1,7 +1,6 @@
 """`vitlab push`: a bundle to the Hugging Face hub."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +11,7 @@ from vitlab.config import to_dict
 
 
 def push(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE|RUN", help="A bundle, or its run.")],
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE|RUN", help="A bundle, or its run.")],
     address: Annotated[str, typer.Argument(metavar="hf:OWNER/NAME", help="Where it goes.")],
     public: Annotated[
         bool, typer.Option("--public", help="For everybody to see; without it, private.")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def summary(
     model: Annotated[
-        str, typer.Argument(metavar="NAME|PATH", help="A model, a weight file, or fetched weights.")
+        str, typer.Argument(metavar="NAME|PATH", help="A model, a weight file, or weights by name.")
     ],
     image_size: ImageSize = None,
     changes: Changes = None,
@@ -57,14 +57,16 @@ def _build(model: str, image_size: Any, changes: list[str] | None) -> "nn.Module
 def is_path(model: str) -> bool:
     """A bare word is a name first, a path when it exists and no such name does."""
     from vitlab.models.variants import variant, variants
+    from vitlab.weights.bundled import bundled_name, bundled_names
     from vitlab.weights.table import named
 
-    if "/" in model or os.sep in model or named(model):
+    if "/" in model or os.sep in model or bundled_name(model) or named(model):
         return True
     try:
         variant(model)
     except UnknownName:
         if not Path(model).exists():
-            raise UnknownName("model or file", model, variants()) from None
+            choices = (*bundled_names(), *variants())
+            raise UnknownName("model or file", model, choices) from None
         return True
     return False

@@ -97,11 +97,22 @@ def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
             print(f"{stop}; continue: {resume_command(out)}", file=sys.stderr)
             raise typer.Exit(128 + stop.signal) from None
     if json:
-        print_json({"bundle": str(run.bundle), "report": str(run.report), **run.metrics})
+        files = {"bundle": str(run.bundle), "report": str(run.report)}
+        print_json({**files, **run.metrics, **run.compute.to_dict()})
     else:
         print(f"{run.split} {headline(run.evaluation)}")
+        print(f"cost:   {cost_line(run)}")
         print(f"model:  {run.bundle}\nreport: {run.report}")
         print(f"next:   {shlex.join(['vitlab', 'predict', str(out)])} IMAGE|FOLDER")
+
+
+def cost_line(run: "Run") -> str:
+    """What the training took, all interruptions included."""
+    from vitlab.tasks.report.numbers import duration, in_pflops
+
+    spent = run.compute
+    seen = f"{spent.images:,} images in {spent.steps:,} steps"
+    return f"{in_pflops(spent.flops)} in {duration(spent.seconds)} ({seen})"
 
 
 def gather_changes(

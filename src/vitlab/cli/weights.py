@@ -1,4 +1,4 @@
-"""`vitlab weights`: the published checkpoints that have a name, and getting them."""
+"""`vitlab weights`: trained weights that have a name, inside the package or published."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,8 +8,11 @@ import typer
 from vitlab.cli.models import matching
 from vitlab.cli.options import Json
 from vitlab.cli.output import human, print_json, print_table
+from vitlab.errors import WeightsError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vitlab.weights.table import Checkpoint
 
 weights = typer.Typer()
@@ -17,7 +20,7 @@ weights = typer.Typer()
 
 @weights.callback(invoke_without_command=True)
 def describe(context: typer.Context) -> None:
-    """List and fetch published weights."""
+    """List trained weights by name, and fetch published ones."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -30,11 +33,15 @@ def list_(
     ] = "",
     json: Json = False,
 ) -> None:
-    """List published checkpoints, and where those lie that have been fetched."""
+    """List models inside the package and published checkpoints, and where those lie."""
+    from vitlab.weights.bundled import bundled_models
     from vitlab.weights.table import checkpoints
 
-    known = checkpoints()
-    found = [_describe(known[name]) for name in matching(pattern, known, kind="weights")]
+    inside, known = bundled_models(), checkpoints()
+    found = [
+        _describe(known[name]) if name in known else _describe_bundled(name, inside[name])
+        for name in matching(pattern, (*inside, *known), kind="weights")
+    ]
     if json:
         print_json(found)
         return
@@ -53,6 +60,27 @@ def list_(
             for entry in found
         ),
     )
+
+
+def _describe_bundled(name: str, folder: "Path") -> dict[str, Any]:
+    """What is told of a checkpoint, of a model inside the package."""
+    from vitlab.weights.bundle import WEIGHTS, read_bundle_config
+    from vitlab.weights.bundled import short_name
+
+    stored = read_bundle_config(folder)
+    return {
+        "name": name,
+        "short_name": short_name(name),
+        "url": None,
+        "size": f"{(folder / WEIGHTS).stat().st_size / 2**20:.3f} MiB",
+        "sha256": None,
+        "licence": stored["provenance"].get("licence") or "-",
+        "dataset": short_name(name),
+        "model": name.partition(".")[0],
+        "preprocessing": stored["preprocessing"],
+        "path": str(folder),
+        "metrics": stored["metrics"],
+    }
 
 
 def _describe(checkpoint: "Checkpoint") -> dict[str, Any]:
@@ -76,9 +104,12 @@ def fetch(
 ) -> None:
     """Get a checkpoint once, verified as far as its publisher allows; then use it by name."""
     from vitlab.cli.progress import showing
+    from vitlab.weights.bundled import bundled_name
     from vitlab.weights.fetch import fetch as get
     from vitlab.weights.table import checkpoint
 
+    if bundled_name(name) is not None:
+        raise WeightsError(f"{name} is part of the package: nothing to fetch; use it by its name")
     wanted = checkpoint(name)
     with showing(sys.stderr) as progress:
         fetched = get(wanted, progress)

@@ -104,14 +104,13 @@ class Evaluator:
 
     batches: Callable[[], Batches]
     classes: int
-    tta: bool = False
     balanced: bool = False
     """Tell the mean recall of the classes too."""
 
     def run(self, model: nn.Module) -> Iterator[tuple[str, float]]:
         """Evaluate once, and yield `loss`, `accuracy` and, with more than 5 classes, `top5`."""
         tally = Tally(self.classes)
-        for logits, labels, index in _answers(model, self.batches(), tta=self.tta):
+        for logits, labels, index in _answers(model, self.batches()):
             tally.add(logits, labels, index)
         yield "loss", tally.loss
         yield "accuracy", tally.accuracy
@@ -122,15 +121,24 @@ class Evaluator:
             yield "top5", tally.top5
 
 
-def collect(model: nn.Module, batches: Batches, *, tta: bool = False) -> Outcome:
-    """The model's logits for every image once, whatever the order and size of the batches.
+def collect(model: nn.Module, batches: Batches) -> Outcome:
+    """The model's logits for every image once, whatever the order and size of the batches."""
+    return _outcome(_answers(model, batches))
 
-    With `tta`, the mean over an image and its mirror image.
-    """
-    answers = list(_answers(model, batches, tta=tta))
-    if not answers:
+
+def collect_flipped(model: nn.Module, batches: Batches) -> tuple[Outcome, Outcome]:
+    """As `collect`, and with logits that are the mean over each image and its mirror image."""
+    pairs = list(_answers(model, batches, flip=True))
+    plain = ((logits[0], labels, index) for logits, labels, index in pairs)
+    averaged = ((logits.mean(dim=0), labels, index) for logits, labels, index in pairs)
+    return _outcome(plain), _outcome(averaged)
+
+
+def _outcome(answers: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Outcome:
+    parts = list(zip(*answers, strict=True))
+    if not parts:
         raise InputError("no image to evaluate; valid: at least 1")
-    logits, labels, index = (torch.cat(parts) for parts in zip(*answers, strict=True))
+    logits, labels, index = map(torch.cat, parts)
     order = torch.argsort(index, stable=True)
     index = index[order]
     first = torch.ones_like(index, dtype=torch.bool)
@@ -178,17 +186,20 @@ def confident_mistakes(outcome: Outcome, count: int) -> Int[Tensor, " rows"]:
 
 
 def _answers(
-    model: nn.Module, batches: Batches, *, tta: bool
+    model: nn.Module, batches: Batches, *, flip: bool = False
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Logits, labels and numbers, batch by batch, in memory; `model` is left as it was."""
+    """Logits, labels and numbers, batch by batch, in memory; `model` is left as it was.
+
+    With `flip`, the logits of the images and of their mirror images: `[2, B, classes]`.
+    """
     training, answer = model.training, logits_of(model)
     model.eval()
     try:
         for images, labels, index in batches:
             with torch.inference_mode():
                 logits = answer(images)
-                if tta:
-                    logits = (logits + answer(images.flip(-1))) / 2
+                if flip:
+                    logits = torch.stack([logits, answer(images.flip(-1))])
             yield logits.float().cpu(), labels.cpu(), index.cpu()
     finally:
         model.train(training)

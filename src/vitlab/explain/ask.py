@@ -7,6 +7,7 @@ from torch import nn
 
 from vitlab.errors import InputError, UnknownName
 from vitlab.explain.query import Each, Query, Token
+from vitlab.models.config import ViTConfig
 from vitlab.models.vit import VisionTransformer, layer_number
 
 Method = Literal["attention", "rollout", "relevance", "gradcam", "input-gradient"]
@@ -73,11 +74,23 @@ class Ask:
                 )
             return
         config = model.config
+        if not config.depth:
+            self._check_without_blocks(config)
         if self.layer is not None:
             layer_number(self.layer, config.depth)
         if self.head is not None and not 0 <= self.head < config.heads:
             raise InputError(f"head {self.head}; valid: 0 to {config.heads - 1}")
         self.query.check(config.grid)
+
+    def _check_without_blocks(self, config: ViTConfig) -> None:
+        """A model without encoder blocks is read through its pooling alone."""
+        valid = ["input-gradient"] if config.pool == "cls" else [*OF_ANY_MODEL]
+        valid += ["attention"] if config.pool == "map" else []
+        if self.method not in valid or self.each is not None or self.token is not None:
+            raise InputError(
+                f"{self.method} of blocks, but the model has none; valid: {', '.join(valid)}, "
+                f"without a layer or token"
+            )
 
 
 def check_option(method: str, name: str, value: Any) -> None:

@@ -24,7 +24,7 @@ def attention(
     """
     last = len(found.stages) - 1
     if layer is None and query.token is None and found.model.config.pool == "map":
-        looks, grid = probe_looks(found), found.stages[last].grid
+        looks, grid = probe_looks(found), found.last_grid
     else:
         layer = last if layer is None else layer
         looks, grid = _looks(found, query, layer), found.stages[layer].grid

@@ -50,13 +50,14 @@ def input_gradient(
     found: Trace, images: Float[Tensor, "B C H W"], target: Int[Tensor, " B"]
 ) -> Maps:
     """The length of the gradient of the target's score at each pixel; its mean in each patch."""
-    *_, (_, _, back) = backward(found, target, ("input",))
+    upstream = score_gradient(found, target)  # of the tokens, where there is no block
+    for _, _, back in backward(found, target, ("before",)):
+        upstream = back.gradients["before"]
     with torch.enable_grad():
         node = images.detach().requires_grad_()
-        tokens, _, tables = found.model.embed(node)
-        tokens = tokens + tables[0] if tables else tokens
-    (gradient,) = torch.autograd.grad(tokens, node, back.gradients["input"])
-    return _of_pixels(found.model, gradient, found.stages[0].grid)
+        tokens, _, _ = found.model.embed(node)
+    (gradient,) = torch.autograd.grad(tokens, node, upstream)
+    return _of_pixels(found.model, gradient, found.grid)
 
 
 def input_gradient_of_cnn(
@@ -90,7 +91,7 @@ def _block_cams(
 def _pooled_cam(found: Trace, target: Int[Tensor, " B"]) -> Float[Tensor, "B h w"]:
     patches = slice(found.prefix, None)
     gradient = score_gradient(found, target, at="tokens")[:, patches]
-    return _cam(found.tokens().detach()[:, patches], gradient, found.stages[-1].grid)
+    return _cam(found.tokens().detach()[:, patches], gradient, found.last_grid)
 
 
 def _cam(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -13,7 +14,7 @@ class Maps:
     """A map of patches for each image of a batch."""
 
     map: Float[Tensor, "B h w"]
-    layers: tuple[Float[Tensor, "B *A h w"], ...] = ()
+    layers: tuple[Float[Tensor, "B *A _ _"], ...] = ()
     """Where it was asked for: a map for each block, or one for each of its heads."""
     elsewhere: Float[Tensor, " B"] | None = None
     """Share of a distribution that lies on tokens that are no patches."""
@@ -24,6 +25,14 @@ class Maps:
 def patches_of(rows: Float[Tensor, "*B N"], prefix: int, grid: Grid) -> Float[Tensor, "*B h w"]:
     """The part of rows over tokens that belongs to patches, where they lie."""
     return rows[..., prefix:].unflatten(-1, grid)
+
+
+def unpooled(rows: Float[Tensor, "*B M"], prefix: int, grid: Grid) -> Float[Tensor, "*B N"]:
+    """Rows over tokens whose patches are averages of 2x2, as rows over those: a quarter each."""
+    finer = patches_of(rows, prefix, grid) / 4
+    for axis in (-2, -1):
+        finer = finer.repeat_interleave(2, dim=axis)
+    return torch.cat([rows[..., :prefix], finer.flatten(-2)], dim=-1)
 
 
 def share_elsewhere(rows: Float[Tensor, "B N"], prefix: int) -> Float[Tensor, " B"]:

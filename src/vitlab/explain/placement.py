@@ -1,6 +1,5 @@
 """Where patches lie in a picture: by the stem's stride in the model's pixels, then by the crop."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,14 +51,26 @@ def placement(model: nn.Module, size: Grid, grid: Grid) -> Placement:
 
 
 def _stem_axis(config: ViTConfig, size: Grid, grid: Grid, axis: int) -> Axis:
-    if config.stem == "conv":  # odd windows, padded by half of their side, as in a ResNet
-        return Axis(0.5, math.prod(config.conv_strides))
+    if config.stem == "conv":
+        return _conv_axis(config)
     step = size[axis] / grid[axis]
     if config.stem == "resnet":
         # Of the two paths through a block one keeps the first pixel of a stride, the other the
         # second: the middle of the cell lies between them. SAME padding is even on both sides.
         step = 4 * 2 ** max(len(config.resnet_layers) - 1, 0) * pair(config.patch_size)[axis]
     return Axis((size[axis] - (grid[axis] - 1) * step) / 2, step)
+
+
+def _conv_axis(config: ViTConfig) -> Axis:
+    """Odd windows, padded by half of their side, keep each first pixel; pools before norms do not.
+
+    Those take the middle of as many pixels as their stride.
+    """
+    apart = config.conv_downsample == "pool" and config.conv_pool_at == "before"
+    axis = Axis(0.5, 1.0)
+    for stride in config.conv_strides:
+        axis = axis.coarser(stride) if apart else Axis(axis.start, axis.step * stride)
+    return axis
 
 
 def to_picture(values: NDArray[np.float32], where: Placement, view: View) -> NDArray[np.float32]:

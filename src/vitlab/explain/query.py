@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitlab.errors import InputError
+from vitlab.explain.maps import unpooled
 from vitlab.explain.trace import Trace
 from vitlab.models.config import ViTConfig
 from vitlab.nn.encoder import Grid
@@ -40,11 +41,11 @@ class Query:
         row = x.new_zeros(x.shape[:2])
         pool = found.model.config.pool
         if self.token is not None:
-            row[:, found.prefix + _place(self.token, found.stages[0].grid, grid)] = 1.0
+            row[:, found.prefix + _place(self.token, found.grid, grid)] = 1.0
         elif pool == "cls":
             row[:, 0] = 1.0
         elif pool == "map":
-            row += probe_looks(found).mean(dim=1)
+            row = behind(found, layer, probe_looks(found).mean(dim=1))
         else:
             row[:, 0 if pool == "mean_all" else found.prefix :] = 1.0
             row /= row.sum(dim=1, keepdim=True)
@@ -62,6 +63,13 @@ class Query:
             return "the average token (this model averages all of its tokens)"
         has = "reads no class token" if config.class_token else "has no class token"
         return f"the average patch (this model averages its patches and {has})"
+
+
+def behind(found: Trace, layer: int, row: Float[Tensor, "B M"]) -> Float[Tensor, "B N"]:
+    """A row over the last block's tokens, over those of an earlier one, which may be more."""
+    for stage in found.stages[:layer:-1]:
+        row = unpooled(row, found.prefix, stage.grid) if stage.pools else row
+    return row
 
 
 def _place(token: Token, whole: Grid, grid: Grid) -> int:

@@ -50,7 +50,7 @@ def _of_attention(config: ViTConfig, ask: Ask) -> str:
     heads = f"the mean of {config.heads} heads" if ask.head is None else f"head {ask.head}"
     who = ask.query.words(config)
     if config.pool == "map" and ask.token is None:
-        if ask.layer is None and ask.each is None:
+        if ask.layer is None and ask.each is None:  # so it is where there are no blocks
             return f"Where does {who} look, in {heads}?"
         who = f"what {who} reads, as much as it reads it,"
     if ask.each == "head":

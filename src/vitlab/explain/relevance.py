@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitlab.explain.maps import Maps, patches_of
-from vitlab.explain.query import Query
+from vitlab.explain.maps import Maps, patches_of, unpooled
+from vitlab.explain.query import Query, behind
 from vitlab.explain.trace import Back, Stage, Trace, backward, total_score
 from vitlab.nn.attention import SelfAttention, attention_weights
 from vitlab.nn.pool import AttentionPool
@@ -27,7 +27,8 @@ def relevance(found: Trace, target: Int[Tensor, " B"], *, every: bool = False) -
         if every and number < last:
             rows = torch.cat([start(number)[:, None], rows], dim=1)
         rows = rows + rows[:, :, : stage.read] @ _step(stage, back)
-    maps = patches_of(rows, found.prefix, found.stages[0].grid)  # [B, blocks, h, w]
+        rows = unpooled(rows, found.prefix, stage.grid) if stage.pools else rows
+    maps = patches_of(rows, found.prefix, found.grid)  # [B, blocks, h, w]
     return Maps(maps[:, -1], tuple(maps.unbind(1)) if every else ())
 
 
@@ -36,7 +37,7 @@ def _starts(found: Trace, target: Int[Tensor, " B"]) -> Callable[[int], Float[Te
     if found.model.config.pool != "map":
         return lambda layer: Query().row(found, layer)
     probed = _probe_relevance(found, target)
-    return lambda layer: probed
+    return lambda layer: behind(found, layer, probed)
 
 
 def _probe_relevance(found: Trace, target: Int[Tensor, " B"]) -> Float[Tensor, "B N"]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitlab.explain.maps import Maps, patches_of, share_elsewhere
+from vitlab.explain.maps import Maps, patches_of, share_elsewhere, unpooled
 from vitlab.explain.query import Query
 from vitlab.explain.trace import Stage, Trace
 
@@ -25,8 +25,10 @@ def rollout(found: Trace, query: Query, *, layer: int | None = None, every: bool
     for number in range(last, -1, -1):
         if every and number < last:
             rows = torch.cat([query.row(found, number)[:, None], rows], dim=1)
-        rows = rows @ step(found.stages[number])
-    maps = patches_of(rows, found.prefix, found.stages[0].grid)  # [B, blocks, h, w]
+        stage = found.stages[number]
+        rows = rows @ step(stage)
+        rows = unpooled(rows, found.prefix, stage.grid) if stage.pools else rows
+    maps = patches_of(rows, found.prefix, found.grid)  # [B, blocks, h, w]
     return Maps(
         maps[:, -1],
         tuple(maps.unbind(1)) if every else (),

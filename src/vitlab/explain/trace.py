@@ -4,8 +4,9 @@ The model runs as it always does, with fused attention; the weights of a single 
 at once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -17,15 +18,16 @@ from vitlab.models.vit import VisionTransformer
 from vitlab.nn.attention import SelfAttention
 from vitlab.nn.encoder import EncoderBlock, Grid
 
-Node = Literal["input", "read", "mixed"]
-"""Places in a block: what enters it, what its attention reads, the values that attention mixed."""
+Node = Literal["before", "read", "mixed"]
+"""Places on the way through a block: what the one before it gave, what its attention reads, the
+values that its attention mixed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """What a block computed, from its input to its output."""
+    """What a block computed, from the output of the one before to its own."""
 
-    input: Float[Tensor, "B N D"]
+    before: Float[Tensor, "B L D"]
     read: Float[Tensor, "B N D"]
     q: Float[Tensor, "B A Q K"]
     k: Float[Tensor, "B A N K"]
@@ -39,7 +41,12 @@ class Stage:
     """One block, and what enters it."""
 
     block: EncoderBlock
+    before: Float[Tensor, "B L D"]
+    """What the block before gave; of more patches, where they are pooled on the way."""
+    enter: Callable[[Tensor], Tensor]
+    """What is done to that on the way: positions that each block adds, pooled patches."""
     x: Float[Tensor, "B N D"]
+    """What enters the block."""
     grid: Grid
     """Of this block's patches."""
     read: int | None
@@ -48,6 +55,11 @@ class Stage:
     """Its queries and keys, where the attention is one of ours."""
     recorded: Nodes | None = None
     """All of its graph, which serves for one way back; None: it is computed again."""
+
+    @property
+    def pools(self) -> bool:
+        """Whether patches are pooled before this block."""
+        return self.before.shape[1] != self.x.shape[1]
 
     def weights(self) -> Float[Tensor, "B A N N"]:
         """Where the block looked."""
@@ -63,6 +75,8 @@ class Trace:
     """What a batch of images left in a model."""
 
     model: VisionTransformer
+    grid: Grid
+    """Of the patches that the stem gives."""
     stages: list[Stage]
     output: Float[Tensor, "B M D"]
     """Of the last block: the tokens that the head reads."""
@@ -71,6 +85,11 @@ class Trace:
     def prefix(self) -> int:
         """Tokens before the patches."""
         return self.model.config.prefix
+
+    @property
+    def last_grid(self) -> Grid:
+        """Of the patches behind the last block."""
+        return self.stages[-1].grid if self.stages else self.grid
 
     def tokens(self) -> Float[Tensor, "B M D"]:
         """What the pooling reads."""
@@ -86,16 +105,17 @@ def trace(
 ) -> Trace:
     """Run the model on images; with `record`, one way back need not compute the blocks again."""
     with torch.no_grad():
-        x, grid, tables = model.embed(images)
+        x, grid, positions = model.embed(images)
         stages = []
-        last = len(model.encoder.blocks) - 1
-        for layer, block in enumerate(model.encoder.blocks):
+        encoder, last = model.encoder, len(model.encoder.blocks) - 1
+        for layer, block in enumerate(encoder.blocks):
             assert isinstance(block, EncoderBlock)
-            x = x + tables[layer] if tables else x
-            stage = Stage(block, x, grid, model.read if layer == last else None)
+            enter = partial(encoder.enter, grid=grid, positions=positions, layer=layer)
+            read = model.read if layer == last else None
+            stage = Stage(block, x, enter, enter(x), encoder.grid_at(layer, grid), read)
             stage, x = _run(stage, record=record)
             stages.append(stage)
-        return Trace(model, stages, x)
+        return Trace(model, grid, stages, x)
 
 
 def _run(stage: Stage, *, record: bool) -> tuple[Stage, Float[Tensor, "B M D"]]:
@@ -106,25 +126,26 @@ def _run(stage: Stage, *, record: bool) -> tuple[Stage, Float[Tensor, "B M D"]]:
         nodes = recorded(stage)
         kept = (nodes.q.detach(), nodes.k.detach())
         return replace(stage, kept=kept, recorded=nodes), nodes.output.detach()
-    nodes = _nodes(stage, stage.x)
+    nodes = _nodes(stage, stage.before, stage.x)
     return replace(stage, kept=(nodes.q, nodes.k)), nodes.output
 
 
 def recorded(stage: Stage) -> Nodes:
-    """The block computed with its graph, which begins at its input."""
+    """The block computed with its graph, which begins at the output of the one before."""
     if stage.recorded is not None:
         return stage.recorded
     with torch.enable_grad():
-        return _nodes(stage, stage.x.detach().requires_grad_())
+        before = stage.before.detach().requires_grad_()
+        return _nodes(stage, before, stage.enter(before))
 
 
-def _nodes(stage: Stage, x: Float[Tensor, "B N D"]) -> Nodes:
+def _nodes(stage: Stage, before: Float[Tensor, "B L D"], x: Float[Tensor, "B N D"]) -> Nodes:
     block, attention = stage.block, _self_attention(stage.block)
     read = block.normed(x)
     q, k, v = attention.project(read, stage.grid, stage.read)
     mixed = attention.mix(q, k, v, stage.grid, stage.read)
     output = block.finish(x[:, : stage.read], attention.join(mixed))
-    return Nodes(x, read, q, k, v, mixed, output)
+    return Nodes(before, read, q, k, v, mixed, output)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,10 +179,10 @@ def backward(
     """Blocks from the last to the first wanted, with gradients of the target's score in each."""
     upstream = score_gradient(found, target)
     for number in range(len(found.stages) - 1, down_to - 1, -1):
-        wanted = nodes if number == down_to or "input" in nodes else (*nodes, "input")
+        wanted = nodes if number == down_to or "before" in nodes else (*nodes, "before")
         back = back_through(found.stages[number], upstream, wanted)
         yield number, found.stages[number], back
-        upstream = back.gradients.get("input", upstream)
+        upstream = back.gradients.get("before", upstream)
 
 
 def score_gradient(

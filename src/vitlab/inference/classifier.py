@@ -4,7 +4,6 @@ import io
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -29,6 +28,7 @@ from vitlab.preprocessing import Preprocessing, Source
 from vitlab.weights.bundle import find_bundle, is_bundle, load_bundle
 from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.load import load_weights
+from vitlab.weights.names import locate
 from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
 
@@ -177,14 +177,16 @@ class Classifier:
 def load(
     path: str | os.PathLike[str], *, labels: Labels | None = None, **changes: Any
 ) -> Classifier:
-    """A classifier from a run, a bundle, a fetched checkpoint, a weight file or its folder.
+    """A classifier from a run, a bundle, a weight file or its folder, or a name.
+
+    Names are those of models inside the package and of fetched checkpoints.
 
     `labels` names the classes: `imagenet-1k`, a file with one name a line, or the names.
     """
     if named(path) is not None:
         model = load_weights(path, labels=labels, **changes)
         return Classifier(model, model.source)
-    folder = find_bundle(Path(path))
+    folder = find_bundle(locate(path))
     if is_bundle(folder) and not changes:
         bundled, source = load_bundle(folder)
         if labels is not None:

@@ -8,8 +8,8 @@ from vitlab.errors import ConfigError, UnknownName
 from vitlab.registry import ATTENTIONS, POSITIONS, STEMS
 
 Size = int | tuple[int, int]
-IN_ATTENTION = ("relative", "rope")
-"""Positions that act on queries and keys; all others are added to the tokens."""
+IN_ATTENTION = ("relative", "relative_bias", "rope")
+"""Positions that act on queries, keys or scores; all others are added to the tokens."""
 
 
 def pair(size: Size) -> tuple[int, int]:
@@ -23,6 +23,7 @@ class ViTConfig:
 
     width: int
     depth: int
+    """Encoder blocks; 0 leaves the stem, pooling and the head: a control without attention."""
     heads: int
     mlp_width: int
     patch_size: Size
@@ -49,13 +50,15 @@ class ViTConfig:
     """Channels of every convolution but the last, which has `width`."""
     conv_downsample: Literal["pool", "stride"] = "pool"
     """A stride is a max-pool behind the convolution (CCT) or the convolution's own."""
+    conv_pool_at: Literal["after", "before"] = "after"
+    """The max-pool overlaps, behind the activation (CCT), or has its stride's size, before norm."""
     conv_norm: Literal["none", "batch"] = "none"
     conv_activation: Literal["relu", "gelu"] = "relu"
     patch_norm: Literal["none", "after", "both"] = "none"
     """LayerNorm behind the patch projection, or before and behind it."""
 
     position: str = "learned1d"
-    """`none learned1d learned2d relative sincos2d rope` (paper, table 8) or a registered name."""
+    """`none learned1d learned2d sincos2d conditional relative relative_bias rope` or your own."""
     position_at: Literal["stem", "every_layer", "shared_layers"] = "stem"
     position_prefix: Literal["cls", "all", "none"] = "cls"
     """Which prefix tokens have an entry in a learned table: DINOv2 cls, timm all, DeiT-III none."""
@@ -64,6 +67,8 @@ class ViTConfig:
     position_resize: Literal["bicubic", "zoom"] = "bicubic"
     """How a table meets another grid: antialiased bicubic, or the original's order-1 zoom."""
     rope_theta: float = 100.0
+    relative_local: float = 0.0
+    """`relative_bias` starts at minus this times the squared distance to a neighbour per head."""
     dynamic_size: bool = False
     """Accept images of other sizes and resize the positions on the fly."""
 
@@ -84,6 +89,8 @@ class ViTConfig:
     """`full lsa sliding axial sparse` or a registered name."""
     window_size: int = 7
     """Side of a `sliding` neighbourhood in patches; window and stride of `sparse` attention."""
+    mlp_activation: Literal["gelu", "relu2"] = "gelu"
+    """`relu2` is the square of ReLU (arXiv:2109.08668)."""
     gelu: Literal["erf", "tanh"] = "erf"
     qkv_bias: bool = True
     proj: bool = True
@@ -92,6 +99,10 @@ class ViTConfig:
     qk_norm: bool = False
     layer_scale: float | None = None
     """Initial value of LayerScale; None: no LayerScale."""
+    pool_after: int | None = None
+    """Blocks after which each 2x2 patches are averaged into one; None: the grid stays."""
+    zero_init_residual: bool = False
+    """The projections that end attention and MLP start at zero: a pre-norm block as identity."""
     dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.0
@@ -128,7 +139,18 @@ class ViTConfig:
                     f"patch_size {self.patch_size}"
                 )
         rows, columns = (size // patch for _, size, patch in sides)
+        if self.pool_after is not None and (rows % 2 or columns % 2):
+            raise ConfigError(
+                f"image_size {image_size}: the grid of {rows}x{columns} patches is not even in "
+                f"both directions, which pool_after {self.pool_after} needs"
+            )
         return rows, columns
+
+    def grid_at(self, layer: int) -> tuple[int, int]:
+        """Rows and columns of patches that block `layer` sees."""
+        rows, columns = self.grid
+        pooled = self.pool_after is not None and layer >= self.pool_after
+        return (rows // 2, columns // 2) if pooled else (rows, columns)
 
     @property
     def prefix(self) -> int:
@@ -143,8 +165,12 @@ class ViTConfig:
 
     @property
     def tokens(self) -> int:
-        """Length of the sequence that the encoder sees."""
-        rows, columns = self.grid
+        """Length of the sequence that enters the encoder."""
+        return self.tokens_at(0)
+
+    def tokens_at(self, layer: int) -> int:
+        """Length of the sequence that block `layer` sees."""
+        rows, columns = self.grid_at(layer)
         return self.prefix + rows * columns
 
     @property
@@ -164,10 +190,10 @@ def resnet_map(size: tuple[int, int], stages: int) -> tuple[int, int]:
 
 
 def _check_numbers(config: ViTConfig) -> None:
-    for name in ("width", "depth", "heads", "mlp_width", "channels", "resnet_width"):
+    for name in ("width", "heads", "mlp_width", "channels", "resnet_width"):
         if getattr(config, name) < 1:
             raise ConfigError(f"{name} {getattr(config, name)} is not at least 1")
-    for name in ("classes", "registers"):
+    for name in ("depth", "classes", "registers", "relative_local"):
         if getattr(config, name) < 0:
             raise ConfigError(f"{name} {getattr(config, name)} is negative")
     for name in ("image_size", "patch_size", "position_grid"):
@@ -208,6 +234,11 @@ def _check_stem(config: ViTConfig) -> None:
                 f"patch_size {config.patch_size} is not the product of "
                 f"conv_strides {config.conv_strides}"
             )
+        if config.conv_pool_at == "before" and config.conv_downsample != "pool":
+            raise ConfigError(
+                f"conv_pool_at 'before' needs conv_downsample 'pool', "
+                f"not {config.conv_downsample!r}"
+            )
     if config.stem == "resnet" and config.resnet_width % 32:
         raise ConfigError(f"resnet_width {config.resnet_width} is not a multiple of 32 (GroupNorm)")
     if config.patch_norm == "both" and config.stem not in ("patch", "shifted"):
@@ -228,7 +259,14 @@ def _check_tokens(config: ViTConfig) -> None:
     if config.position_at != "stem" and config.position in ("none", *IN_ATTENTION):
         raise ConfigError(
             f"position_at {config.position_at!r} needs an additive position "
-            f"(learned1d, learned2d, sincos2d), not {config.position!r}"
+            f"(learned1d, learned2d, sincos2d, conditional), not {config.position!r}"
+        )
+    if config.pool_after is not None:
+        _check_pool_after(config, config.pool_after)
+    if config.relative_local and config.position != "relative_bias":
+        raise ConfigError(
+            f"relative_local {config.relative_local} needs position 'relative_bias', which has a "
+            f"table per head, not {config.position!r}"
         )
     if config.position == "learned2d" and config.width % 2:
         raise ConfigError(f"position 'learned2d' needs an even width, not {config.width}")
@@ -237,6 +275,17 @@ def _check_tokens(config: ViTConfig) -> None:
     if config.position == "rope" and config.key_width % 4:
         raise ConfigError(
             f"position 'rope' needs a head width divisible by 4, not {config.key_width}"
+        )
+
+
+def _check_pool_after(config: ViTConfig, blocks: int) -> None:
+    if not 1 <= blocks < config.depth:
+        valid = f"1 to {config.depth - 1}" if config.depth > 1 else "None"
+        raise ConfigError(f"pool_after {blocks}; valid with depth {config.depth}: {valid}")
+    if config.position_at != "stem" and config.position != "conditional":
+        raise ConfigError(
+            f"pool_after {blocks} with position_at {config.position_at!r}: a table of "
+            f"{config.position!r} fits one grid; valid: position_at 'stem', or 'conditional'"
         )
 
 
@@ -250,9 +299,13 @@ def _check_attention(config: ViTConfig) -> None:
             f"proj=False needs heads x head_width = width, "
             f"found {config.heads} x {config.key_width} and {config.width}"
         )
+    if config.zero_init_residual and not config.proj:
+        raise ConfigError(
+            "zero_init_residual=True needs proj=True: without it no projection ends attention"
+        )
     if config.attention == "sliding" and (config.window_size < 1 or config.window_size % 2 == 0):
         raise ConfigError(f"window_size {config.window_size} is not an odd positive number")
     if config.attention == "sparse" and config.window_size < 2:
         raise ConfigError(f"window_size {config.window_size} is not at least 2")
-    if config.attention == "lsa" and config.tokens < 2:
+    if config.attention == "lsa" and config.tokens_at(config.depth - 1) < 2:
         raise ConfigError("attention 'lsa' masks a token's view of itself and needs 2 tokens")

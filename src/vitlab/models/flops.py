@@ -1,7 +1,7 @@
 """What a model costs: parameters, and FLOPs of a forward pass at 2 per multiply-add."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ class Cost:
     flops: int
     """2 per multiply-add of matrix products, convolutions and attention."""
     tokens: int | None
-    """Length of the encoder's sequence; None for a model that has none."""
+    """Length of the sequence that enters the encoder; None for a model that has none."""
 
     @property
     def macs(self) -> int:
@@ -94,14 +94,13 @@ def image_shape(model: nn.Module) -> tuple[int, int, int]:
     return config.channels, height, width
 
 
-def count_tokens(model: nn.Module, image_size: Sequence[int]) -> int | None:
-    """Length of the sequence that the encoder sees for images of this size; None without one."""
+def count_tokens(model: nn.Module, image_size: Sequence[int], layer: int = 0) -> int | None:
+    """Length of the sequence that a block sees for images of this size; None without any."""
     config = getattr(model, "config", None)
     if not isinstance(config, ViTConfig):
         return None
     height, width = image_size
-    rows, columns = config.grid_for((height, width))
-    return config.prefix + rows * columns
+    return replace(config, image_size=(height, width)).tokens_at(layer % max(config.depth, 1))
 
 
 def _count(model: nn.Module, images: Tensor) -> int:

@@ -1,22 +1,25 @@
 """From a `ViTConfig` to the parts of `vitlab.nn`: what the names in the registries stand for.
 
 A stem turns images [B, C, H, W] into a grid of tokens [B, h, w, D]. A position answers
-`position(grid)` with a table to add, prefix entries first. An attention kind gives a module with
-`forward(x, grid)` and `weights(x, grid)`.
+`position(grid)` with a table to add, prefix entries first, or is a `Conditional`. An attention kind
+gives a module with `forward(x, grid)` and `weights(x, grid)`.
 """
 
 from collections.abc import Callable
 
 from torch import nn
 
+from vitlab.errors import ConfigError
 from vitlab.models.config import ViTConfig, pair
 from vitlab.nn.attention import SelfAttention
 from vitlab.nn.encoder import Encoder, EncoderBlock
+from vitlab.nn.init import init_zero
 from vitlab.nn.mlp import Mlp
+from vitlab.nn.offset_bias import OffsetBias
 from vitlab.nn.patch_embed import PatchEmbed, ShiftedPatchEmbed
 from vitlab.nn.pattern import Axial, Others, Pattern, Sliding, Sparse
 from vitlab.nn.pool import AttentionPool, ClassToken, MeanPool
-from vitlab.nn.pos_embed import Learned1d, Learned2d, Rope, SinCos2d
+from vitlab.nn.pos_embed import Conditional, Learned1d, Learned2d, Rope, SinCos2d
 from vitlab.nn.resnet import ResNetTrunk
 from vitlab.nn.stem import ConvEmbed, HybridEmbed
 from vitlab.registry import ATTENTIONS, POSITIONS
@@ -67,6 +70,7 @@ def conv_stem(config: ViTConfig) -> nn.Module:
         widths=config.conv_widths,
         strides=config.conv_strides,
         downsample=config.conv_downsample,
+        pool_at=config.conv_pool_at,
         norm=config.conv_norm,
         activation=config.conv_activation,
         norm_after=config.patch_norm == "after",
@@ -75,7 +79,7 @@ def conv_stem(config: ViTConfig) -> nn.Module:
 
 
 def no_position(config: ViTConfig) -> None:
-    """Nothing is added to the tokens (`relative` and `rope` act inside attention)."""
+    """Nothing is added to the tokens (relative and rotary ones act inside attention)."""
 
 
 def learned1d_position(config: ViTConfig) -> nn.Module:
@@ -100,8 +104,12 @@ def sincos2d_position(config: ViTConfig) -> nn.Module:
     return SinCos2d(config.width, grid=config.position_grid or config.grid)
 
 
+def conditional_position(config: ViTConfig) -> nn.Module:
+    return Conditional(config.width, prefix=config.prefix)
+
+
 def build_positions(config: ViTConfig) -> nn.ModuleList:
-    """The tables to add: none, one (at the stem or shared), or one per layer."""
+    """What is added: none, one (at the stem or shared), or one per layer."""
     factory: Callable[[ViTConfig], nn.Module | None] = POSITIONS[config.position]
     count = config.depth if config.position_at == "every_layer" else 1
     tables = [factory(config) for _ in range(count)]
@@ -109,10 +117,18 @@ def build_positions(config: ViTConfig) -> nn.ModuleList:
 
 
 def self_attention(
-    config: ViTConfig, pattern: Pattern | None = None, *, learned_temperature: bool = False
+    config: ViTConfig,
+    pattern: Pattern | None = None,
+    *,
+    layer: int = 0,
+    learned_temperature: bool = False,
 ) -> SelfAttention:
-    """The encoder's attention, looking where `pattern` says; for kinds of your own, too."""
+    """The encoder's attention, looking where `pattern` says; for kinds of your own, too.
+
+    Relative positions are made for the grid that block `layer` sees.
+    """
     rope = Rope(config.key_width, grid=config.position_grid or config.grid, theta=config.rope_theta)
+    biased = config.position == "relative_bias"
     return SelfAttention(
         config.width,
         heads=config.heads,
@@ -128,29 +144,39 @@ def self_attention(
         pattern=pattern,
         learned_temperature=learned_temperature,
         rope=rope if config.position == "rope" else None,
-        relative_to=config.grid if config.position == "relative" else None,
+        relative_to=config.grid_at(layer) if config.position == "relative" else None,
+        offset_bias=_offset_bias(config, layer) if biased else None,
+    )
+
+
+def _offset_bias(config: ViTConfig, layer: int) -> OffsetBias:
+    return OffsetBias(
+        config.heads,
+        grid=config.grid_at(layer),
+        local=config.relative_local,
+        resize=config.position_resize,
     )
 
 
 def full_attention(config: ViTConfig, layer: int) -> nn.Module:
-    return self_attention(config)
+    return self_attention(config, layer=layer)
 
 
 def lsa_attention(config: ViTConfig, layer: int) -> nn.Module:
-    return self_attention(config, Others(), learned_temperature=True)
+    return self_attention(config, Others(), layer=layer, learned_temperature=True)
 
 
 def sliding_attention(config: ViTConfig, layer: int) -> nn.Module:
-    return self_attention(config, Sliding(config.window_size))
+    return self_attention(config, Sliding(config.window_size), layer=layer)
 
 
 def axial_attention(config: ViTConfig, layer: int) -> nn.Module:
     """Rows in even layers, columns in odd ones: two layers make one axial block of the paper."""
-    return self_attention(config, Axial("column" if layer % 2 else "row"))
+    return self_attention(config, Axial("column" if layer % 2 else "row"), layer=layer)
 
 
 def sparse_attention(config: ViTConfig, layer: int) -> nn.Module:
-    return self_attention(config, Sparse(config.window_size))
+    return self_attention(config, Sparse(config.window_size), layer=layer)
 
 
 def build_encoder(config: ViTConfig) -> Encoder:
@@ -159,7 +185,13 @@ def build_encoder(config: ViTConfig) -> Encoder:
     blocks = [
         EncoderBlock(
             attention(config, layer),
-            Mlp(config.width, config.mlp_width, gelu=config.gelu, dropout=config.dropout),
+            Mlp(
+                config.width,
+                config.mlp_width,
+                activation=config.mlp_activation,
+                gelu=config.gelu,
+                dropout=config.dropout,
+            ),
             config.width,
             norm=config.norm,
             norm_eps=config.norm_eps,
@@ -168,9 +200,25 @@ def build_encoder(config: ViTConfig) -> Encoder:
         )
         for layer in range(config.depth)
     ]
+    if config.zero_init_residual:
+        for block in blocks:
+            silence(block)
     normed = config.norm == "pre" and config.norm_at == "tokens"
     norm = nn.LayerNorm(config.width, eps=config.norm_eps) if normed else nn.Identity()
-    return Encoder(blocks, norm)
+    return Encoder(blocks, norm, pool_after=config.pool_after, prefix=config.prefix)
+
+
+def silence(block: EncoderBlock) -> None:
+    """Let both branches of a block begin with nothing to add."""
+    last = getattr(block.attention, "proj", None)
+    if not isinstance(last, nn.Linear):
+        raise ConfigError(
+            f"zero_init_residual=True needs attention that ends with a linear layer `proj`; "
+            f"{type(block.attention).__name__} has none"
+        )
+    init_zero(last)
+    assert isinstance(block.mlp, Mlp)
+    init_zero(block.mlp.fc2)
 
 
 def build_pool(config: ViTConfig) -> nn.Module:

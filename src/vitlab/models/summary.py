@@ -12,6 +12,7 @@ from vitlab.errors import InputError
 from vitlab.models.flops import FlopCounter, count_tokens, image_shape, without_memory
 from vitlab.models.meta import dry_run
 from vitlab.models.variants import ModelConfig
+from vitlab.nn.encoder import Encoder
 
 Shape = tuple[int, ...]
 
@@ -51,7 +52,12 @@ class Summary:
     trainable: int
     flops: int
     """For the whole batch."""
+    encoder_flops: int | None
+    """Of those, what the blocks of the encoder compute; None for a model that has none."""
     tokens: int | None
+    """Length of the sequence that enters the encoder; None for a model that has none."""
+    last_tokens: int | None
+    """Length of the one that leaves it."""
     input_bytes: int
     parameter_bytes: int
 
@@ -70,9 +76,16 @@ class Summary:
         """Multiply-adds of the batch, shared out."""
         return self.flops_per_image // 2
 
+    @property
+    def encoder_share(self) -> float | None:
+        """Share of the FLOPs that the blocks of the encoder compute."""
+        if self.encoder_flops is None or not self.flops:
+            return None
+        return self.encoder_flops / self.flops
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-able values."""
-        derived = ("macs", "flops_per_image", "macs_per_image")
+        derived = ("macs", "flops_per_image", "macs_per_image", "encoder_share")
         return {**to_dict(self), **{name: getattr(self, name) for name in derived}}
 
     def __str__(self) -> str:
@@ -100,7 +113,9 @@ def summary(
         parameters=sum(p.numel() for p in parameters),
         trainable=sum(p.numel() for p in parameters if p.requires_grad),
         flops=sum(recording.flops.values()),
+        encoder_flops=_within_encoder(model, recording),
         tokens=count_tokens(model, size[2:]),
+        last_tokens=count_tokens(model, size[2:], layer=-1),
         input_bytes=recording.input_bytes,
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
     )
@@ -138,6 +153,12 @@ def _record(model: nn.Module, images: Tensor) -> _Recording:
     with FlopCounter(count):
         model(images)
     return recording
+
+
+def _within_encoder(model: nn.Module, recording: _Recording) -> int | None:
+    if not isinstance(getattr(model, "encoder", None), Encoder):
+        return None
+    return sum(flops for path, flops in recording.flops.items() if path.startswith("encoder."))
 
 
 def _shape(output: Any) -> Shape | None:
@@ -224,11 +245,14 @@ def _totals(found: Summary) -> Iterator[str]:
     size = f"{found.parameter_bytes / 1e6:,.2f} MB"
     yield f"Parameters: {found.parameters:,} (trainable {found.trainable:,}), {size}"
     if found.tokens is not None:
-        yield f"Tokens: {found.tokens:,}"
+        pooled = found.last_tokens is not None and found.last_tokens != found.tokens
+        yield f"Tokens: {found.tokens:,}" + (f", then {found.last_tokens:,}" if pooled else "")
     batch = found.input_size[0]
     yield _costs("one image", found.flops_per_image, found.macs_per_image)
     if batch > 1:
         yield _costs(f"batch of {batch}", found.flops, found.macs)
+    if found.encoder_share is not None:
+        yield f"Encoder: {found.encoder_share:.1%} of the FLOPs"
     yield f"Input: {_brackets(found.input_size)}, {found.input_bytes / 1e6:,.2f} MB"
 
 

@@ -40,9 +40,10 @@ CIFAR: dict[str, Any] = {"image_size": 32, "patch_size": 4, "classes": 10}
 
 LEAN_TOKENIZER: dict[str, Any] = {
     "stem": "conv",
-    "conv_widths": (48, 96, 96),
-    "conv_strides": (1, 2, 1, 2),
-    "conv_downsample": "stride",
+    "conv_widths": (24, 48, 64, 96),
+    "conv_strides": (1, 2, 1, 2, 1),
+    "conv_downsample": "pool",
+    "conv_pool_at": "before",
     "conv_norm": "batch",
     "conv_activation": "gelu",
 }
@@ -61,9 +62,11 @@ def _table() -> dict[str, ModelConfig]:
     table |= {
         "vit_cifar": ViTConfig(
             width=128,
-            depth=4,
+            depth=6,
             heads=4,
             mlp_width=512,
+            pool_after=2,
+            zero_init_residual=True,
             **CIFAR,
             **LEAN_TOKENIZER,
             class_token=False,

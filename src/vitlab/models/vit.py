@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from vitlab.errors import ConfigError, InputError
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.parts import build_encoder, build_pool, build_positions
-from vitlab.nn.init import POSITION_STD, init_head, init_projection
+from vitlab.nn.init import POSITION_STD, init_projection, init_zero
+from vitlab.nn.pos_embed import Added, Conditional, add_position
 from vitlab.registry import STEMS
 
 Grid = tuple[int, int]
@@ -60,50 +61,51 @@ class VisionTransformer(nn.Module):
         self.head = _head(config)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
-        x, grid, tables = self.embed(images)
-        return self.classify(self.pool_tokens(self.encoder(x, grid, tables)))
+        x, grid, positions = self.embed(images)
+        return self.classify(self.pool_tokens(self.encoder(x, grid, positions)))
 
     def logits(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         """As `forward`, but the last block computes no token that the head does not read."""
-        x, grid, tables = self.embed(images)
-        return self.classify(self.pool_tokens(self.encoder(x, grid, tables, self.read)))
+        x, grid, positions = self.embed(images)
+        return self.classify(self.pool_tokens(self.encoder(x, grid, positions, self.read)))
 
     def features(self, images: Float[Tensor, "B C H W"], layers: Iterable[int] = ()) -> Features:
         """What can be read off the last layer, and the output of each block in `layers`."""
         wanted = self._layer_numbers(layers)
-        x, grid, tables = self.embed(images)
+        x, grid, positions = self.embed(images)
         kept = {}
         for layer in range(self.config.depth):
-            x = self.encoder.step(x, grid, tables, layer)
+            x = self.encoder.step(x, grid, positions, layer)
             if layer in wanted:
-                kept.update(dict.fromkeys(wanted[layer], self._split(x, grid)))
-        x = self.encoder.norm(x)
-        return Features(**vars(self._split(x, grid)), pooled=self.pool_tokens(x), layers=kept)
+                split = self._split(x, self.encoder.grid_at(layer, grid))
+                kept.update(dict.fromkeys(wanted[layer], split))
+        last = self._split(self.encoder.norm(x), self.encoder.grid_at(self.config.depth - 1, grid))
+        return Features(**vars(last), pooled=self.pool_tokens(last.tokens), layers=kept)
 
     def layer(self, images: Float[Tensor, "B C H W"], number: int) -> LayerTokens:
         """The output of one block, before the last LayerNorm; none after it is computed."""
         last = layer_number(number, self.config.depth)
-        x, grid, tables = self.embed(images)
+        x, grid, positions = self.embed(images)
         for layer in range(last + 1):
-            x = self.encoder.step(x, grid, tables, layer)
-        return self._split(x, grid)
+            x = self.encoder.step(x, grid, positions, layer)
+        return self._split(x, self.encoder.grid_at(last, grid))
 
     def attention(
         self, images: Float[Tensor, "B C H W"], layers: Iterable[int] | None = None
-    ) -> dict[int, Float[Tensor, "B A N N"]]:
+    ) -> dict[int, Float[Tensor, "B A _ _"]]:
         """The attention weights of each block in `layers` (None: all), zero where none looks."""
         wanted = self._layer_numbers(range(self.config.depth) if layers is None else layers)
-        x, grid, tables = self.embed(images)
+        x, grid, positions = self.embed(images)
         weights = {}
         for layer in range(max(wanted, default=-1) + 1):
             if layer in wanted:
-                found = self.encoder.attention_weights(x, grid, tables, layer)
+                found = self.encoder.attention_weights(x, grid, positions, layer)
                 weights.update(dict.fromkeys(wanted[layer], found))
-            x = self.encoder.step(x, grid, tables, layer)
+            x = self.encoder.step(x, grid, positions, layer)
         return weights
 
-    def embed(self, images: Tensor) -> tuple[Float[Tensor, "B N D"], Grid, list[Tensor]]:
-        """The tokens that enter the encoder, their grid, and the tables for its blocks."""
+    def embed(self, images: Tensor) -> tuple[Float[Tensor, "B N D"], Grid, list[Added]]:
+        """The tokens that enter the encoder, their grid, and the positions for its blocks."""
         self._check(images)
         x = self.stem(images)  # [B, h, w, D]
         grid = (x.shape[1], x.shape[2])
@@ -113,12 +115,15 @@ class VisionTransformer(nn.Module):
             if token is not None
         ]
         x = torch.cat([*prefix, x.flatten(1, 2)], dim=1) if prefix else x.flatten(1, 2)
-        tables = [self._table(position, grid, x) for position in self.positions]
+        positions = [
+            position if isinstance(position, Conditional) else self._table(position, grid, x)
+            for position in self.positions
+        ]
         if self.config.position_at == "stem":
-            x, tables = x + tables[0] if tables else x, []
+            x, positions = add_position(x, positions[0], grid) if positions else x, []
         elif self.config.position_at == "shared_layers":
-            tables = tables * self.config.depth
-        return self.dropout(x), grid, tables
+            positions = positions * self.config.depth
+        return self.dropout(x), grid, positions
 
     def _table(self, position: nn.Module, grid: Grid, x: Tensor) -> Float[Tensor, "N D"]:
         """A position's table with zeros for the prefix tokens that have no entry."""
@@ -192,6 +197,8 @@ def logits_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 def layer_number(layer: int, depth: int) -> int:
     """The block that is meant, from 0; negative numbers count from the last."""
+    if not depth:
+        raise InputError(f"layer {layer} does not exist: the model has no encoder blocks")
     if not -depth <= layer < depth:
         raise InputError(f"layer {layer} does not exist; valid: {-depth} to {depth - 1}")
     return layer % depth
@@ -215,5 +222,5 @@ def _head(config: ViTConfig) -> nn.Linear | None:
     if not config.classes:
         return None
     layer = nn.Linear(config.representation, config.classes)
-    init_head(layer)
+    init_zero(layer)
     return layer

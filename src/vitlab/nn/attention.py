@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitlab.nn.init import init_attention, position_table
+from vitlab.nn.offset_bias import OffsetBias
 from vitlab.nn.pattern import Grid, Pattern, attend_in_groups, pattern_groups, pattern_mask
 from vitlab.nn.pos_embed import Rope, offset_index
 from vitlab.nn.resize import resize_offsets
@@ -153,6 +154,7 @@ class SelfAttention(nn.Module):
         learned_temperature: bool = False,
         rope: Rope | None = None,
         relative_to: Grid | None = None,
+        offset_bias: OffsetBias | None = None,
     ) -> None:
         """`relative_to` is the grid whose offsets get an embedding each, for relative positions."""
         super().__init__()
@@ -161,6 +163,7 @@ class SelfAttention(nn.Module):
         self.prefix = prefix
         self.pattern = pattern
         self.rope = rope
+        self.offset_bias = offset_bias
         self.attention_dropout = attention_dropout
         self.qkv = nn.Linear(width, 3 * inner, bias=qkv_bias)
         self.q_norm = nn.LayerNorm(head_width, eps=norm_eps) if qk_norm else nn.Identity()
@@ -253,7 +256,8 @@ class SelfAttention(nn.Module):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, grid: Grid) -> Tensor:
         dropout = self.attention_dropout if self.training else 0.0
         attend = partial(dot_product_attention, scale=self._scale, dropout=dropout)
-        if self.pattern is not None and self.offsets is None:
+        biased = self.offsets is not None or self.offset_bias is not None
+        if self.pattern is not None and not biased:
             groups = pattern_groups(self.pattern, grid, self.prefix, q.device)
             if groups is not None:
                 return attend_in_groups(attend, q, k, v, groups, self.prefix)
@@ -263,9 +267,13 @@ class SelfAttention(nn.Module):
         mask = None
         if self.pattern is not None:
             mask = pattern_mask(self.pattern, grid, self.prefix, q.device)
-        if self.offsets is None:
+        if self.offsets is not None:
+            bias = self._relative_scores(q, grid)
+        elif self.offset_bias is not None:
+            # Of the queries that are asked for, in the precision in which they are computed.
+            bias = self.offset_bias(grid, self.prefix)[None, :, : q.shape[2]].to(q.dtype)
+        else:
             return mask
-        bias = self._relative_scores(q, grid)
         return bias if mask is None else bias.masked_fill(~mask, float("-inf"))
 
     def _relative_scores(self, q: Tensor, grid: Grid) -> Float[Tensor, "B A N N"]:

@@ -10,6 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from vitlab.nn.attention import SelfAttention
 from vitlab.nn.drop_path import DropPath
+from vitlab.nn.pool import halve
+from vitlab.nn.pos_embed import Added, add_position
 
 Grid = tuple[int, int]
 
@@ -94,12 +96,25 @@ class EncoderBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of blocks and the last LayerNorm."""
+    """A stack of blocks and the last LayerNorm.
 
-    def __init__(self, blocks: list[EncoderBlock], norm: nn.Module) -> None:
+    Every method takes the grid of the tokens that enter the encoder.
+    """
+
+    def __init__(
+        self,
+        blocks: list[EncoderBlock],
+        norm: nn.Module,
+        *,
+        pool_after: int | None = None,
+        prefix: int = 0,
+    ) -> None:
+        """After `pool_after` blocks, each 2x2 patches behind the `prefix` become one."""
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
+        self.pool_after = pool_after
+        self.prefix = prefix
         self.recompute = False
         """Keep only the input of each block, and compute the rest again in the backward pass."""
 
@@ -107,41 +122,58 @@ class Encoder(nn.Module):
         self,
         x: Float[Tensor, "B N D"],
         grid: Grid,
-        tables: Sequence[Float[Tensor, "N D"]] = (),
+        positions: Sequence[Added] = (),
         read: int | None = None,
     ) -> Float[Tensor, "B M D"]:
-        """`tables`, if any, are positions added to the input of each block.
+        """`positions`, if any, are added to the input of each block.
 
         With `read`, the first so many tokens: the last block computes no others.
         """
         last = len(self.blocks) - 1
         for layer in range(len(self.blocks)):
-            x = self.step(x, grid, tables, layer, read if layer == last else None)
+            x = self.step(x, grid, positions, layer, read if layer == last else None)
         return self.norm(x)
 
     def step(
         self,
         x: Float[Tensor, "B N D"],
         grid: Grid,
-        tables: Sequence[Float[Tensor, "N D"]],
+        positions: Sequence[Added],
         layer: int,
         read: int | None = None,
     ) -> Float[Tensor, "B M D"]:
         """The output of one block, for every token or the first `read`."""
-        block, x = self.blocks[layer], x + tables[layer] if tables else x
         if self.recompute and torch.is_grad_enabled():
             # Random states are put back too: dropout leaves out the same numbers again.
-            return checkpoint(block, x, grid, read, use_reentrant=False)
-        return block(x, grid, read)
+            return checkpoint(self._step, x, grid, positions, layer, read, use_reentrant=False)
+        return self._step(x, grid, positions, layer, read)
+
+    def _step(
+        self, x: Tensor, grid: Grid, positions: Sequence[Added], layer: int, read: int | None
+    ) -> Tensor:
+        x = self.enter(x, grid, positions, layer)
+        return self.blocks[layer](x, self.grid_at(layer, grid), read)
+
+    def enter(self, x: Tensor, grid: Grid, positions: Sequence[Added], layer: int) -> Tensor:
+        """What a block sees of the tokens that the one before it gave."""
+        if layer == self.pool_after:
+            x = halve(x, grid, self.prefix)
+        return add_position(x, positions[layer], self.grid_at(layer, grid)) if positions else x
+
+    def grid_at(self, layer: int, grid: Grid) -> Grid:
+        """The grid of the patches that one block sees and gives."""
+        pooled = self.pool_after is not None and layer >= self.pool_after
+        return (grid[0] // 2, grid[1] // 2) if pooled else grid
 
     def attention_weights(
         self,
         x: Float[Tensor, "B N D"],
         grid: Grid,
-        tables: Sequence[Float[Tensor, "N D"]],
+        positions: Sequence[Added],
         layer: int,
-    ) -> Float[Tensor, "B A N N"]:
+    ) -> Float[Tensor, "B A M M"]:
         """What the attention of one block looks at when `x` comes in."""
         block = self.blocks[layer]
         assert isinstance(block, EncoderBlock)
-        return block.attention_weights(x + tables[layer] if tables else x, grid)
+        x = self.enter(x, grid, positions, layer)
+        return block.attention_weights(x, self.grid_at(layer, grid))

@@ -7,7 +7,8 @@
 | probe of attention pooling | Xavier uniform, fan-in 1 | |
 | MLP | Xavier uniform | normal, deviation 1e-6 |
 | position tables, registers, relative offsets | normal, deviation 0.02 | |
-| class token, head | 0 | 0 |
+| class token, head, convolution of conditional positions | 0 | 0 |
+| output of attention and MLP, with `zero_init_residual` | 0 | 0 |
 | LayerNorm, GroupNorm | 1 (last one of a ResNet block: 0) | 0 |
 """
 
@@ -48,10 +49,11 @@ def init_mlp(layer: nn.Linear) -> None:
     nn.init.normal_(layer.bias, std=1e-6)
 
 
-def init_head(layer: nn.Linear) -> None:
-    """The classification head starts at zero, in fine-tuning (paper, section 3.2) and before."""
+def init_zero(layer: nn.Linear | nn.Conv2d) -> None:
+    """The head, in fine-tuning (paper, section 3.2) and before, and branches that begin silent."""
     nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 def position_table(*shape: int) -> nn.Parameter:

@@ -1,4 +1,7 @@
-"""The MLP block: two linear layers with GELU between them (arXiv:2010.11929, section 3.1)."""
+"""The MLP block: two linear layers with GELU between them (arXiv:2010.11929, section 3.1).
+
+Or with the square of ReLU (arXiv:2109.08668), which learns a little faster on small images.
+"""
 
 from typing import Literal
 
@@ -18,12 +21,14 @@ class Mlp(nn.Module):
         width: int,
         mlp_width: int,
         *,
+        activation: Literal["gelu", "relu2"] = "gelu",
         gelu: Literal["erf", "tanh"] = "erf",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(width, mlp_width)
         self.fc2 = nn.Linear(mlp_width, width)
+        self.squared = activation == "relu2"
         self.approximate = "tanh" if gelu == "tanh" else "none"
         self.dropout = nn.Dropout(dropout)
         init_mlp(self.fc1)
@@ -31,7 +36,9 @@ class Mlp(nn.Module):
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         x = self.fc1(x)  # [B, N, F]
-        if torch.is_grad_enabled():
+        if self.squared:
+            x = F.relu(x, inplace=not torch.is_grad_enabled()).square()
+        elif torch.is_grad_enabled():
             x = F.gelu(x, approximate=self.approximate)
         else:
             # In place: the widest tensor of the model is not needed again.

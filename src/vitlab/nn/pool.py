@@ -1,13 +1,24 @@
-"""From tokens to one vector per image: class token, averages, and attention pooling."""
+"""From many tokens to fewer: class token, averages, attention pooling, and a coarser grid."""
 
 from typing import Literal
 
 import torch
+from einops import reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitlab.nn.attention import MultiHeadAttention
 from vitlab.nn.mlp import Mlp
+
+
+def halve(
+    tokens: Float[Tensor, "B N D"], grid: tuple[int, int], prefix: int
+) -> Float[Tensor, "B M D"]:
+    """Each 2x2 patches of an even grid averaged into one; the first `prefix` tokens stay."""
+    patches = reduce(
+        tokens[:, prefix:], "b (h y w x) d -> b (h w) d", "mean", h=grid[0] // 2, y=2, x=2
+    )
+    return torch.cat([tokens[:, :prefix], patches], dim=1) if prefix else patches
 
 
 class AttentionPool(nn.Module):

@@ -1,7 +1,8 @@
-"""Position embeddings: the paper's (table 8, appendix D.4), sine-cosine and rotary ones.
+"""Position embeddings: the paper's (table 8, appendix D.4), sine-cosine, rotary, conditional ones.
 
 An additive position answers `position(grid)` with one row per token that has a position: first
-the prefix tokens that have an entry, then the patches, row by row.
+the prefix tokens that have an entry, then the patches, row by row. A conditional one has no table:
+what it adds depends on the tokens.
 """
 
 import torch
@@ -10,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitlab.nn.constants import constant
-from vitlab.nn.init import position_table
+from vitlab.nn.init import init_zero, position_table
 from vitlab.nn.resize import ResizeMethod, resize_grid
 
 Grid = tuple[int, int]
@@ -62,6 +63,37 @@ class SinCos2d(nn.Module):
 
     def forward(self, grid: Grid) -> Float[Tensor, "N D"]:
         return sincos_table(self.width, grid, self.grid)
+
+
+class Conditional(nn.Module):
+    """What the patches around a patch say about its place, arXiv:2102.10882.
+
+    A depthwise 3x3 convolution whose zero padding marks the border. It starts at zero, so that a
+    model begins as one without positions.
+    """
+
+    def __init__(self, width: int, *, prefix: int) -> None:
+        super().__init__()
+        self.prefix = prefix
+        self.conv = nn.Conv2d(width, width, 3, padding=1, groups=width)
+        init_zero(self.conv)
+
+    def forward(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B N D"]:
+        """The tokens with their positions; prefix tokens stay as they are."""
+        patches = x[:, self.prefix :]
+        # A view, and the layout in which convolutions are fastest: channels last.
+        image = rearrange(patches, "b (h w) d -> b d h w", h=grid[0])
+        patches = patches + rearrange(self.conv(image), "b d h w -> b (h w) d")
+        return torch.cat([x[:, : self.prefix], patches], dim=1) if self.prefix else patches
+
+
+Added = Float[Tensor, "N D"] | Conditional
+"""What gives tokens their positions: a table to add, or a convolution of the tokens themselves."""
+
+
+def add_position(x: Float[Tensor, "B N D"], added: Added, grid: Grid) -> Float[Tensor, "B N D"]:
+    """The tokens with their positions."""
+    return added(x, grid) if isinstance(added, Conditional) else x + added
 
 
 class Rope(nn.Module):

@@ -45,6 +45,7 @@ class ConvEmbed(nn.Module):
         widths: tuple[int, ...],
         strides: tuple[int, ...],
         downsample: Literal["pool", "stride"],
+        pool_at: Literal["after", "before"] = "after",
         norm: Literal["none", "batch"],
         activation: Literal["relu", "gelu"],
         norm_after: bool = False,
@@ -54,7 +55,13 @@ class ConvEmbed(nn.Module):
         ins, outs = (channels, *widths), (*widths, width)
         self.convs = nn.ModuleList(
             ConvStep(
-                c_in, c_out, stride=stride, downsample=downsample, norm=norm, activation=activation
+                c_in,
+                c_out,
+                stride=stride,
+                downsample=downsample,
+                pool_at=pool_at,
+                norm=norm,
+                activation=activation,
             )
             for c_in, c_out, stride in zip(ins, outs, strides, strict=True)
         )
@@ -70,7 +77,10 @@ class ConvEmbed(nn.Module):
 
 
 class ConvStep(nn.Module):
-    """Convolution, norm, activation, and the max-pool that takes the stride in CCT."""
+    """Convolution, norm, activation, and the max-pool that takes the stride in CCT.
+
+    A pool `before` norm and activation has windows that do not overlap, and leaves less to do.
+    """
 
     def __init__(
         self,
@@ -79,11 +89,13 @@ class ConvStep(nn.Module):
         *,
         stride: int,
         downsample: Literal["pool", "stride"],
+        pool_at: Literal["after", "before"] = "after",
         norm: Literal["none", "batch"],
         activation: Literal["relu", "gelu"],
     ) -> None:
         super().__init__()
         self.pool = stride if downsample == "pool" else 1
+        self.pool_first = pool_at == "before"
         own_stride = 1 if downsample == "pool" else stride
         self.conv = nn.Conv2d(channels_in, channels_out, 3, own_stride, 1, bias=False)
         self.norm = nn.BatchNorm2d(channels_out) if norm == "batch" else None
@@ -92,5 +104,9 @@ class ConvStep(nn.Module):
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B E h w"]:
         x = self.conv(x)
+        if self.pool > 1 and self.pool_first:
+            x = F.max_pool2d(x, self.pool)
         x = self.activation(x if self.norm is None else self.norm(x))
-        return F.max_pool2d(x, 3, self.pool, padding=1) if self.pool > 1 else x
+        if self.pool > 1 and not self.pool_first:
+            x = F.max_pool2d(x, 3, self.pool, padding=1)
+        return x

@@ -7,17 +7,25 @@ from vitlab.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
 def default() -> TrainConfig:
     """A small ViT, trained the way that works on small data.
 
-    Muon for the encoder's matrices, flips and shifts, mean pooling, linear decay to zero.
+    Muon for every matrix, flips and shifts, linear decay to zero.
     `vitlab train --data cifar10 --out runs/a --minutes 20`
     """
     return TrainConfig(
         model="vit_cifar",
         batch_size=100,
+        ghost_batches=2,
         budget=10,
         budget_in="epochs",
         augment=AugmentConfig(flip="alternate", shift=2),
         label_smoothing=0.1,
-        optimizer=OptimizerConfig(name="muon", lr=2e-3, muon_lr=0.015, weight_decay=0.01),
+        optimizer=OptimizerConfig(
+            name="muon",
+            muon_for="all",
+            lr=2e-3,
+            muon_lr=0.025,
+            betas=(0.9, 0.95),
+            weight_decay=0.01,
+        ),
         schedule=ScheduleConfig(kind="linear", warmup=0.15),
         evaluations=5,
     )
@@ -46,7 +54,7 @@ def demo() -> TrainConfig:
     """
     return TrainConfig(
         model="vit_cifar",
-        changes={"width": 96, "heads": 3, "mlp_width": 384, "conv_widths": (32, 64, 64)},
+        changes={"width": 96, "heads": 3, "mlp_width": 384, "conv_widths": (24, 32, 48, 64)},
         batch_size=50,
         budget=2,
         budget_in="minutes",

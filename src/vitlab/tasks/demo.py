@@ -1,4 +1,4 @@
-"""`vitlab demo`: train on the embedded sample, and ask the result about images it never saw."""
+"""`vitlab demo`: the model inside the package looks at images, and is fine-tuned for a minute."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,12 +13,15 @@ from vitlab.data.images import ArraySet
 from vitlab.errors import ConfigError
 from vitlab.inference.classifier import Classifier, load
 from vitlab.inference.predictor import Prediction
+from vitlab.tasks.evaluate import evaluate
+from vitlab.tasks.finetune import finetune
 from vitlab.tasks.job import Watcher
 from vitlab.tasks.job_result import Run
-from vitlab.tasks.train import train
+from vitlab.tasks.report import Judged
+from vitlab.weights.bundled import bundled_name
 
-DATA = "sample"
-RECIPE = "demo"
+MODEL, DATA = "cifar10", "sample"
+BUDGET = {"budget": 1.0, "budget_in": "minutes"}
 TRIES = 1000
 
 
@@ -32,22 +35,37 @@ class Shown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demo:
-    """A run, and some images that it was asked about."""
+class FirstLook:
+    """What the model inside the package is worth as it comes."""
 
-    run: Run
+    model: str
     shown: tuple[Shown, ...]
+    evaluation: Judged
+    """Of the sample's test images: of CIFAR-10's test part, so it never learned from them."""
 
 
-def demo(
+def has_model() -> bool:
+    """Whether the model of the demo is part of this package."""
+    return bundled_name(MODEL) is not None
+
+
+def first_look() -> FirstLook:
+    """One test image of each class, and the accuracy on all of them, before any training."""
+    classifier = load(MODEL)
+    found = evaluate(MODEL, DATA)
+    return FirstLook(
+        model=classifier.source.path.name, shown=show(classifier), evaluation=found.evaluation
+    )
+
+
+def tune(
     out: Path,
     *,
     changes: Mapping[str, Any] | None = None,
     watcher: Watcher | None = None,
-) -> Demo:
-    """Train, evaluate, and predict one test image of each class."""
-    run = train(RECIPE, data=DATA, out=out, changes=changes, watcher=watcher)
-    return Demo(run=run, shown=show(load(run.bundle)))
+) -> Run:
+    """Fine-tune the model on the sample's training images, most of which it learned from before."""
+    return finetune(MODEL, data=DATA, out=out, changes=changes or BUDGET, watcher=watcher)
 
 
 def free_folder(parent: Path) -> Path:

@@ -19,6 +19,7 @@ from vitlab.models.config import Size, pair
 from vitlab.models.readout import Readout
 from vitlab.models.vit import VisionTransformer
 from vitlab.tasks.job_machine import best_device
+from vitlab.weights.bundled import bundled_name
 from vitlab.weights.fingerprint import fingerprint
 
 Watch = Callable[[str, int, int], None]
@@ -90,12 +91,17 @@ def open_embedder(
         raise InputError(f"batch_size {batch_size} and workers {workers}; valid: from 1 and from 0")
     classifier = _load_for(model, image_size)
     return Embedder(
-        name=os.path.abspath(model) if os.path.exists(model) else os.fspath(model),
+        name=bundled_name(model) or _name(model),
         classifier=classifier,
         readout=Readout(classifier.model, kind=kind, layer=layer),
         batch_size=batch_size,
         workers=workers,
     )
+
+
+def _name(model: str | os.PathLike[str]) -> str:
+    """By which the model is found again from anywhere."""
+    return os.path.abspath(model) if os.path.exists(model) else os.fspath(model)
 
 
 def _load_for(model: str | os.PathLike[str], size: Size | None) -> Classifier:

@@ -18,7 +18,7 @@ from vitlab.data.split import hold_out
 from vitlab.data.survey import looking, recalling
 from vitlab.errors import DataError, InputError, UnknownName, WeightsError
 from vitlab.evaluate.calibration import Temperature, fit_temperature
-from vitlab.evaluate.classify import Batches, Outcome, collect
+from vitlab.evaluate.classify import Batches, Outcome, collect, collect_flipped
 from vitlab.inference.classifier import Classifier, load
 from vitlab.tasks.job_data import unjudged
 from vitlab.tasks.job_machine import best_device
@@ -26,6 +26,7 @@ from vitlab.tasks.judge import JUDGES
 from vitlab.tasks.report import Judged, Report, describe_data, describe_model
 from vitlab.tasks.run_folder import read_plan, read_survey
 from vitlab.train.config import TrainConfig
+from vitlab.weights.bundled import bundled_folder
 
 Split = Literal["test", "train", "validation", "all"]
 METRICS = "metrics.jsonl"
@@ -45,6 +46,8 @@ class Evaluated:
     data: ImageSet
     outcome: Outcome
     evaluation: Judged
+    flipped: Judged | None
+    """The same with answers averaged over each image and its mirror image, if that was asked."""
     broken: dict[str, str]
     """Images that could not be read, with the reason; they are not counted."""
 
@@ -54,7 +57,7 @@ def evaluate(
     data: str | os.PathLike[str],
     *,
     split: str = "test",
-    tta: bool = False,
+    flip: bool = False,
     temperature: bool = False,
     batch_size: int = 64,
     workers: int = 0,
@@ -64,6 +67,7 @@ def evaluate(
     """How good a model is on the images of a split; `validation` is held out from `train`.
 
     `all` is for data that the model never saw; of its own it tells nothing.
+    With `flip`, it is also told how good the mean of the logits of each image and its mirror is.
     With `temperature`, one is fitted on the validation images, never on those that are judged.
     `workers` are processes that decode files; 0: this one does.
     """
@@ -76,19 +80,19 @@ def evaluate(
         )
     classifier = load(model)
     # Of a run's own files the same ones are held out as then, or none are judged.
-    known = _survey_of(Path(model), data)
+    place = bundled_folder(model) or Path(model)
+    known = _survey_of(place, data)
     with recalling(known), looking(watch):
         source = open_data(data, download=download, channels=_channels(classifier))
     _check_task(classifier, source, temperature)
     numbers, labels = match_classes(classifier, source)
-    job = _Job(
-        classifier=classifier, numbers=numbers, tta=tta, batch_size=batch_size, workers=workers
-    )
+    job = _Job(classifier=classifier, numbers=numbers, batch_size=batch_size, workers=workers)
     with recalling(known), looking(watch):
-        images = _open(source, split, Path(model))
-        held_out = _open(source, "validation", Path(model)) if temperature else None
-    outcome, broken = job.collect(images, watch)
+        images = _open(source, split, place)
+        held_out = _open(source, "validation", place) if temperature else None
+    outcome, broken, mirrored = job.collect(images, watch, flip=flip)
     fitted = None if held_out is None else job.fit(held_out)
+    judge = JUDGES[source.task]
     return Evaluated(
         model=os.fspath(model),
         classifier=classifier,
@@ -96,7 +100,8 @@ def evaluate(
         split=split,
         data=images,
         outcome=outcome,
-        evaluation=JUDGES[source.task].worth(outcome, labels, fitted),
+        evaluation=judge.worth(outcome, labels, fitted),
+        flipped=None if mirrored is None else judge.worth(mirrored, labels, None),
         broken=broken,
     )
 
@@ -114,8 +119,17 @@ def report_of(found: Evaluated, command: str | None = None) -> Report:
         data=describe_data(found.source, {found.split: len(found.data)}),
         broken=found.broken,
         command=command,
-        notes=unjudged(found.source, found.split),
+        notes=(*unjudged(found.source, found.split), *_flips(found)),
     )
+
+
+def _flips(found: Evaluated) -> tuple[str, ...]:
+    """What a page says of answers averaged with those of mirror images."""
+    if found.flipped is None:
+        return ()
+    figures = JUDGES[found.source.task].figures(found.flipped)
+    told = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+    return (f"Averaged over each image and its mirror image: {told}.",)
 
 
 def match_classes(classifier: Classifier, source: DataSource) -> tuple[Tensor, tuple[str, ...]]:
@@ -152,22 +166,27 @@ class _Job:
 
     classifier: Classifier
     numbers: Tensor
-    tta: bool
     batch_size: int
     workers: int
 
-    def collect(self, data: ImageSet, watch: Watch | None) -> tuple[Outcome, dict[str, str]]:
+    def collect(
+        self, data: ImageSet, watch: Watch | None, *, flip: bool = False
+    ) -> tuple[Outcome, dict[str, str], Outcome | None]:
+        """Answers, unreadable files, and with `flip` answers averaged with the mirror image's."""
         self.classifier.source.require_head()
         broken = dict(_left_out(data))
         answers = iter(self._batches(data, broken, watch))
         first = list(islice(answers, 1))
         if not first and broken:
             raise DataError(f"none of {len(data)} images can be read; {one_of(broken)}")
-        outcome = collect(self.classifier.model, chain(first, answers), tta=self.tta)
-        return outcome, {str(path): reason for path, reason in broken.items()}
+        model, batches = self.classifier.model, chain(first, answers)
+        outcome, mirrored = (
+            collect_flipped(model, batches) if flip else (collect(model, batches), None)
+        )
+        return outcome, {str(path): reason for path, reason in broken.items()}, mirrored
 
     def fit(self, held_out: ImageSet) -> Temperature:
-        outcome, _ = self.collect(held_out, None)
+        outcome = self.collect(held_out, None)[0]
         return fit_temperature(outcome.logits, outcome.labels)
 
     def _batches(self, data: ImageSet, broken: dict[Path, str], watch: Watch | None) -> Batches:

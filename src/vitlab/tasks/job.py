@@ -27,7 +27,7 @@ from vitlab.tasks.job_data import left_out, open_images, survey_of
 from vitlab.tasks.job_machine import best_device, check_options, with_fitting_batches
 from vitlab.tasks.job_result import Run, Trained
 from vitlab.tasks.run_folder import Plan, check_new, forget_run, write_plan, write_survey
-from vitlab.tasks.start import reopen, with_teacher
+from vitlab.tasks.start import check_whitening, reopen, start_white, with_teacher
 from vitlab.train.batch_size import check_memory, out_of_memory
 from vitlab.train.budget import steps_for
 from vitlab.train.checkpoint import checkpoints, load_checkpoint
@@ -36,7 +36,9 @@ from vitlab.train.learning import prepare_learning
 from vitlab.train.log import Metric
 from vitlab.train.loop import Evaluate, Loader, RunFiles, fit
 from vitlab.train.memory import is_out_of_memory
+from vitlab.train.small_images import check_small_sizes
 from vitlab.train.state import TrainState, new_state
+from vitlab.train.teacher import TaughtLoader
 
 EVALUATION_BATCH = 250
 
@@ -65,10 +67,14 @@ def model_config(plan: Plan) -> ModelConfig:
 
 def first_model(plan: Plan, files: RunFiles, source: DataSource) -> nn.Module:
     """The model before step 1; a checkpoint knows more than the weights that a run began with."""
-    saved = files.checkpoints
-    if plan.start is None or (saved.is_dir() and any(checkpoints(saved))):
+    if plan.start is None or has_checkpoint(files):
         return create_model(model_config(plan))
     return reopen(plan.start, plan.model, source)
+
+
+def has_checkpoint(files: RunFiles) -> bool:
+    """Whether a run has come so far that it will go on from a checkpoint."""
+    return files.checkpoints.is_dir() and any(checkpoints(files.checkpoints))
 
 
 def preprocessing_for(plan: Plan, model: nn.Module, source: DataSource) -> Preprocessing:
@@ -117,6 +123,11 @@ class Job:
         keep_freed_memory()
         torch.manual_seed(seed_for(config.seed, "init"))
         model = first_model(plan, files, source).to(device)
+        preprocessing = preprocessing_for(plan, model, source)
+        check_small_sizes(model, config)
+        check_whitening(model, config, plan.start)
+        if config.whiten and not has_checkpoint(files):
+            start_white(model, images, config, preprocessing)
         prepare_learning(model, config)
         if auto:
             plan = with_fitting_batches(plan, model, watcher.note)
@@ -124,7 +135,6 @@ class Job:
         else:
             check_memory(model, config)
         state = new_state(model, config)
-        preprocessing = preprocessing_for(plan, model, source)
         loader: Loader = open_loader(
             images,
             batch_size=config.batch_size,
@@ -167,6 +177,7 @@ class Job:
                 files=self.files,
                 watch=watcher.metric,
                 goal=self.aim.goal,
+                teacher_flops=self._teacher_flops(),
             )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -187,6 +198,9 @@ class Job:
         optimizer = replace(self.plan.train.optimizer, lr=rate)
         plan = replace(self.plan, train=replace(self.plan.train, optimizer=optimizer))
         return replace(self, plan=plan, state=new_state(self.state.model, plan.train))
+
+    def _teacher_flops(self) -> int:
+        return self.loader.flops if isinstance(self.loader, TaughtLoader) else 0
 
     def _out_of_memory(self) -> OutOfMemory:
         """What to do about it; of a run that was just begun nothing stays."""

@@ -11,7 +11,6 @@ from vitlab.data.images import ImageSet
 from vitlab.evaluate.calibration import Temperature, fit_temperature
 from vitlab.evaluate.classify import Batches, Outcome, collect
 from vitlab.files import write_json
-from vitlab.models.flops import cost
 from vitlab.preprocessing import Preprocessing
 from vitlab.tasks.aim import Aim
 from vitlab.tasks.job_data import tell_broken, unjudged
@@ -25,8 +24,6 @@ from vitlab.tasks.report import (
     write_report,
 )
 from vitlab.tasks.run_folder import Plan
-from vitlab.train.learning import passes
-from vitlab.train.optim import optimizer_flops
 from vitlab.train.state import TrainState
 from vitlab.weights.bundle import save_bundle
 
@@ -44,6 +41,8 @@ class Run:
     split: str
     metrics: dict[str, float]
     report: Path
+    compute: Compute
+    """What the training cost."""
 
     @property
     def bundle(self) -> Path:
@@ -89,7 +88,12 @@ class Trained:
         write_json(self.folder / BROKEN, self._all_broken())
         report = write_report(self.folder, self._report(split, images, outcome, evaluation))
         return Run(
-            folder=self.folder, evaluation=evaluation, split=split, metrics=metrics, report=report
+            folder=self.folder,
+            evaluation=evaluation,
+            split=split,
+            metrics=metrics,
+            report=report,
+            compute=self._compute(),
         )
 
     @property
@@ -137,6 +141,7 @@ class Trained:
                 "weights": self.weights,
                 "licence": plan.licence,
                 "vitlab": plan.version,
+                **self._compute().to_dict(),
                 **({} if plan.start is None else {"from": plan.start.weights}),
             },
         )
@@ -164,14 +169,11 @@ class Trained:
         )
 
     def _compute(self) -> Compute:
-        config, steps = self.plan.train, self.state.step
-        seen = steps * config.batch_size
-        extra = steps * optimizer_flops(self.model, config.optimizer)
         return Compute(
-            flops=passes(config) * cost(self.model).flops * seen + extra,
+            flops=self.state.flops,
             seconds=self.state.seconds,
-            images=seen,
-            steps=steps,
+            images=self.state.images,
+            steps=self.state.step,
             device=str(next(self.model.parameters()).device),
         )
 

@@ -1,13 +1,13 @@
 """`vitlab push`: a bundle and its model card to the hub."""
 
 import os
-from pathlib import Path
 
 from vitlab.errors import WeightsError
 from vitlab.tasks.card import markdown, read_card
 from vitlab.weights.bundle import find_bundle, is_bundle
 from vitlab.weights.hub import CARD, Pushed, parse_address
 from vitlab.weights.hub import push as upload
+from vitlab.weights.names import locate
 
 
 def push(
@@ -18,7 +18,7 @@ def push(
     A README.md of your own in the bundle's folder is sent instead of the card that is written.
     """
     parse_address(address)
-    folder = find_bundle(Path(bundle))
+    folder = find_bundle(locate(bundle))
     if not is_bundle(folder):
         raise WeightsError(
             f"{os.fspath(bundle)} is no bundle; valid: a folder with config.json and "

@@ -1,4 +1,4 @@
-"""What a run starts from: weights of its own, or anybody's, and perhaps a teacher."""
+"""What a run starts from: weights of its own, or anybody's, perhaps whitened or with a teacher."""
 
 import os
 from dataclasses import dataclass, replace
@@ -6,23 +6,36 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from vitlab.config import parse
 from vitlab.data.datasets import DataSource
+from vitlab.data.evaluation import batches_for_evaluation
+from vitlab.data.images import ImageSet
+from vitlab.data.random import generator
 from vitlab.errors import ConfigError
 from vitlab.inference.classifier import load
 from vitlab.models.config import Size, ViTConfig
 from vitlab.models.vit import VisionTransformer
+from vitlab.nn.stem import ConvEmbed
 from vitlab.preprocessing import Preprocessing
+from vitlab.train.config import TrainConfig
 from vitlab.train.loop import Loader
 from vitlab.train.teacher import TaughtLoader, Teacher
+from vitlab.train.whiten import first_layer, whiten
 from vitlab.weights.bundle import find_bundle
+from vitlab.weights.bundled import bundled_name
 from vitlab.weights.load import load_weights
+from vitlab.weights.names import locate
 from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
 
 ADAPTED = ("classes", "channels", "image_size", "dropout", "attention_dropout", "drop_path")
 """Fields in which a fine-tuned model may differ from its weights."""
+
+
+WHITENED_AT_ONCE = 32
+"""Images whose patches are in memory at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,10 +89,41 @@ def reopen(start: Start, model: dict[str, Any], source: DataSource) -> VisionTra
     return load_weights(_place(start.weights), **_classes(source, start.new_head), **fields)
 
 
+def check_whitening(model: nn.Module, config: TrainConfig, start: Start | None) -> None:
+    """Refuse a whitened first layer where there is no place for one."""
+    if not config.whiten:
+        return
+    first_layer(model)
+    if start is not None:
+        raise ConfigError(
+            f"whiten {config.whiten} is for a first layer that starts at random, and "
+            f"{start.weights} has learnt its own; valid: whiten=0"
+        )
+
+
+def start_white(
+    model: nn.Module, images: ImageSet, config: TrainConfig, preprocessing: Preprocessing
+) -> None:
+    """Whiten the first layer by training images drawn with the seed, all if they are fewer."""
+    order = torch.randperm(len(images), generator=generator(config.seed, "whiten"))
+    batches = batches_for_evaluation(
+        images.subset(order[: config.whiten]),
+        batch_size=WHITENED_AT_ONCE,
+        preprocessing=preprocessing,
+        workers=config.workers,
+        broken={},  # whoever opened the images has told of them
+    )
+    activated = isinstance(model.stem, ConvEmbed)
+    whiten(first_layer(model), (batch.images for batch in batches), paired=activated)
+
+
 def absolute(weights: str | os.PathLike[str]) -> str:
     """The same weights wherever the command is repeated: a name, or a whole path."""
     given = os.fspath(weights)
-    return given if named(given) is not None else os.path.abspath(os.path.expanduser(given))
+    if named(given) is not None:
+        return given
+    inside = bundled_name(weights)
+    return inside or os.path.abspath(os.path.expanduser(locate(weights)))
 
 
 def with_teacher(loader: Loader, start: Start, source: DataSource, device: torch.device) -> Loader:
@@ -88,7 +132,11 @@ def with_teacher(loader: Loader, start: Start, source: DataSource, device: torch
         return loader
     teacher = open_teacher(start.teacher, source, start.preprocessing, device)
     return TaughtLoader(
-        loader=loader, teacher=teacher, share=start.teacher_share, classes=len(source.labels)
+        loader=loader,
+        teacher=teacher,
+        share=start.teacher_share,
+        classes=len(source.labels),
+        flops=teacher.flops,
     )
 
 
@@ -122,7 +170,7 @@ def _classes(source: DataSource, new_head: bool) -> dict[str, Any]:
 
 
 def _place(weights: str) -> str | Path:
-    return weights if named(weights) is not None else find_bundle(Path(weights))
+    return weights if named(weights) is not None else find_bundle(locate(weights))
 
 
 def _size(value: Any) -> Any:

@@ -7,6 +7,7 @@ import time
 from vitlab.train.config import TrainConfig
 from vitlab.train.loop import Loader
 from vitlab.train.loss import Loss, cross_entropy
+from vitlab.train.small_images import share_of_pixels
 from vitlab.train.state import TrainState, new_state
 from vitlab.train.step import train_step
 
@@ -42,6 +43,8 @@ def steps_for(
     # One more evaluation at the end tells the temperature and one more the result.
     looks = (config.evaluations + 2) * evaluated * EVALUATION * update / config.batch_size
     step = update * (1 - config.head_first * (1 - EVALUATION))  # on average
+    if config.small_sizes:
+        step *= share_of_pixels(config, min(loader.batch(0).images.shape[2:]))
     return max(int((config.budget * 60 * MARGIN - TRIAL_SECONDS - looks) / step), 1)
 
 

@@ -24,7 +24,7 @@ from vitlab.weights.files import open_weights
 from vitlab.weights.safetensors import raw_bytes, write_safetensors
 
 KEY = "vitlab-training"
-NUMBERS = ("step", "highest", "best", "best_step", "since_best", "seconds")
+NUMBERS = ("step", "highest", "best", "best_step", "since_best", "seconds", "images", "flops")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +87,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         tensors = {name: file.read(name) for name in file.shapes}
     finally:
         file.close()
-    if "checksum" not in header:
+    if "checksum" not in header or not set(NUMBERS) <= set(header["numbers"]):
         raise ConfigError(f"{path}: written by another version of vitlab, which must resume it")
     if header["checksum"] != _checksum(tensors):
         raise WeightsError(f"{path}: damaged (the checksum of its tensors is another)")

@@ -17,6 +17,8 @@ class OptimizerConfig:
     """Peak rate of AdamW or SGD."""
     muon_lr: float = 0.02
     """Peak rate of the matrices that Muon updates."""
+    muon_for: Literal["encoder", "all"] = "encoder"
+    """`all`: Muon updates convolutions too, those of the stem above all, but not depthwise ones."""
     weight_decay: float = 0.05
     """Decoupled, multiplied by the rate; matrices only, never norms, biases, tokens or tables."""
     layer_decay: float = 1.0
@@ -76,6 +78,10 @@ class TrainConfig:
     """First encoder blocks that never learn, and the stem with them."""
     head_first: float = 0.0
     """Share of the steps, at the start, in which the head learns alone."""
+    whiten: int = 0
+    """Training images from whose patches the first layer starts as a whitening; 0: at random."""
+    whiten_frozen: bool = False
+    """The whitened layer's weight never learns, its random filters neither."""
     batch_size: int = 128
     budget: float = 10.0
     budget_in: Literal["epochs", "steps", "minutes"] = "epochs"
@@ -85,6 +91,10 @@ class TrainConfig:
     hold_out: float = 0.1
     """Share of the training images kept aside for choosing; 0: nothing is chosen."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
+    small_sizes: tuple[int, ...] = ()
+    """Shorter sides of the images in the first stages of the run, which cost less."""
+    small_until: tuple[float, ...] = ()
+    """Share of the run at which each of these stages ends."""
     label_smoothing: float = 0.1
     balance: Literal["none", "loss", "sampling"] = "none"
     """Let rare classes count as much as frequent ones: in the loss, or by drawing them oftener."""
@@ -94,6 +104,8 @@ class TrainConfig:
     """Decay of the averaged weights per step; 0: no average is kept."""
     accumulate: int = 1
     """Parts that a batch is computed in."""
+    ghost_batches: int = 1
+    """Parts of a batch that batch norm looks at by themselves (arXiv:1705.08741)."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     recompute_activations: bool = False
     """Gradient checkpointing: a block's activations are computed twice instead of being kept."""
@@ -120,6 +132,7 @@ class TrainConfig:
         for name in (
             "batch_size",
             "accumulate",
+            "ghost_batches",
             "evaluations",
             "checkpoint_every",
             "keep",
@@ -127,17 +140,33 @@ class TrainConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is not at least 1")
-        for name in ("patience", "workers", "seed", "frozen_blocks", "images_per_class"):
+        for name in ("patience", "workers", "seed", "frozen_blocks", "images_per_class", "whiten"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is negative")
         for name in ("hold_out", "label_smoothing", "ema", "head_first"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is not in [0, 1)")
+        if min(self.small_sizes, default=1) < 1:
+            raise ConfigError(f"small_sizes {self.small_sizes} has an entry below 1")
+        stages = (0.0, *self.small_until, 1.0)
+        if len(self.small_until) != len(self.small_sizes) or sorted(set(stages)) != list(stages):
+            raise ConfigError(
+                f"small_until {self.small_until} is not one growing share of the run, between 0 "
+                f"and 1, for each of small_sizes {self.small_sizes}"
+            )
         if not self.budget > 0:
             raise ConfigError(f"budget {self.budget} {self.budget_in} is not positive")
-        if self.batch_size % self.accumulate:
+        for name in ("accumulate", "ghost_batches"):
+            if self.batch_size % getattr(self, name):
+                raise ConfigError(
+                    f"batch_size {self.batch_size} does not split into {getattr(self, name)} parts"
+                )
+        if self.accumulate > 1 and self.ghost_batches > 1:
             raise ConfigError(
-                f"batch_size {self.batch_size} does not split into {self.accumulate} parts"
+                f"accumulate {self.accumulate} and ghost_batches {self.ghost_batches}: both cut a "
+                f"batch into parts; valid: one of them"
             )
+        if self.whiten_frozen and not self.whiten:
+            raise ConfigError("whiten_frozen needs whiten > 0: nothing else may start there")
         if self.patience and not self.hold_out:
             raise ConfigError("patience needs hold_out > 0: nothing else may decide when to stop")

@@ -10,6 +10,7 @@ from vitlab.train.config import TrainConfig
 
 HEAD = re.compile(r"(head|pre_logits)\.")
 BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
+WHITENED = re.compile(r"stem\.(convs\.0\.conv|proj)\.weight")
 LAST = re.compile(r"(head|pre_logits|pool|norm|encoder\.norm)\.")
 
 
@@ -26,11 +27,16 @@ def prepare_learning(model: nn.Module, config: TrainConfig) -> None:
 
 def set_learning(model: nn.Module, config: TrainConfig, step: int, steps: int) -> None:
     """Let those parameters have gradients that learn at this step."""
-    alone = step < config.head_first * steps
+    alone = head_alone(config, step, steps)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(
             _ever_learns(name, config) and (not alone or HEAD.match(name) is not None)
         )
+
+
+def head_alone(config: TrainConfig, step: int, steps: int) -> bool:
+    """Whether at this step the head learns and nothing else does yet."""
+    return step < config.head_first * steps
 
 
 def rate_factor(name: str, blocks: int, layer_decay: float) -> float:
@@ -42,9 +48,9 @@ def rate_factor(name: str, blocks: int, layer_decay: float) -> float:
     return layer_decay ** (blocks + 1 - layer)
 
 
-def passes(config: TrainConfig) -> int:
-    """Forward passes that the work of an update is worth: backward costs two."""
-    once = 1 if config.learns == "head" else 3
+def passes(config: TrainConfig, *, head_alone: bool) -> int:
+    """Forward passes that the work of an update is worth: backward costs two, of a head nothing."""
+    once = 1 if head_alone or config.learns == "head" else 3
     return 2 * once if config.optimizer.sam else once
 
 
@@ -57,7 +63,7 @@ def depth(model: nn.Module) -> int:
 def _ever_learns(name: str, config: TrainConfig) -> bool:
     if HEAD.match(name):
         return True
-    if config.learns == "head":
+    if config.learns == "head" or (config.whiten_frozen and WHITENED.fullmatch(name)):
         return False
     if config.learns == "lora":
         return "lora_" in name

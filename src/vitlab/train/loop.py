@@ -19,15 +19,17 @@ from vitlab.train.checkpoint import (
     prune_checkpoints,
     save_checkpoint,
 )
+from vitlab.train.compute import Meter
 from vitlab.train.config import TrainConfig
 from vitlab.train.ema import averaged
 from vitlab.train.events import EventLog
 from vitlab.train.interrupt import stop_signals
-from vitlab.train.learning import set_learning
+from vitlab.train.learning import head_alone, set_learning
 from vitlab.train.log import MetricLog, Watch
 from vitlab.train.loss import Loss, cross_entropy
 from vitlab.train.resume import resume
 from vitlab.train.schedule import factor
+from vitlab.train.small_images import shrink, size_at
 from vitlab.train.state import TrainState
 from vitlab.train.step import StepStats, train_step
 
@@ -117,8 +119,12 @@ def fit(
     files: RunFiles,
     watch: Watch,
     goal: Goal = Goal(),  # noqa: B008  # frozen
+    teacher_flops: int = 0,
 ) -> None:
-    """Train `state` up to `steps` updates, from its latest checkpoint if there is one."""
+    """Train `state` up to `steps` updates, from its latest checkpoint if there is one.
+
+    `teacher_flops` is what a teacher inside the loader costs for each image.
+    """
     files.checkpoints.mkdir(parents=True, exist_ok=True)
     settings = {**to_dict(config), "steps": steps}
     progress = resume(files.checkpoints, state, settings)
@@ -126,13 +132,14 @@ def fit(
     events = EventLog(files.tensorboard, after_step=state.step) if config.tensorboard else None
     log = MetricLog(files.metrics, before=progress.metrics, watch=watch, events=events)
     book = _Book(settings=settings, log=log, loader=loader, files=files)
+    meter = Meter(config, teacher_flops=teacher_flops)
     looks = min(config.evaluations, steps)
     evaluation_steps = {round(steps * (i + 1) / looks) for i in range(looks)}
     try:
         with stop_signals() as stop:
             while state.step < steps and not _out_of_patience(state, config):
                 begin = time.monotonic()
-                stats = _update(config, state, loader, steps, goal)
+                stats = _update(config, state, loader, steps, goal, meter)
                 _log_training(log, state, stats, loader, steps)
                 if evaluate is not None and state.step in evaluation_steps:
                     _evaluate(state, evaluate, book, goal)
@@ -148,16 +155,20 @@ def fit(
 
 
 def _update(
-    config: TrainConfig, state: TrainState, loader: Loader, steps: int, goal: Goal
+    config: TrainConfig, state: TrainState, loader: Loader, steps: int, goal: Goal, meter: Meter
 ) -> StepStats:
     # Dropout and stochastic depth draw from torch's own generator.
     torch.manual_seed(seed_for(config.seed, "model", state.step))
     state.model.train()
     if config.head_first:
         set_learning(state.model, config, state.step, steps)
-    batch = loader.batch(state.step)
+    batch, alone = loader.batch(state.step), head_alone(config, state.step, steps)
+    batch = batch._replace(images=shrink(batch.images, size_at(config, state.step, steps)))
     rate = factor(config.schedule, state.step, steps)
-    return train_step(state, batch, config, lr_factor=rate, loss_of=goal.loss)
+    stats = train_step(state, batch, config, lr_factor=rate, loss_of=goal.loss)
+    state.images += len(batch.images)
+    state.flops += meter.flops(state.model, batch.images.shape, head_alone=alone)
+    return stats
 
 
 def _log_training(

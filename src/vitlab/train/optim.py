@@ -12,7 +12,9 @@ from vitlab.train.learning import depth, rate_factor
 from vitlab.train.muon import Muon, newton_schulz_flops
 
 ENCODER_MATRIX = re.compile(r"encoder\.blocks\.\d+\.(attention\.(qkv|proj)|mlp\.fc[12])\.weight")
-NOT_DECAYED = re.compile(r"(^|\.)(cls_token|registers|positions|offsets|temperature|probe|gamma)\b")
+NOT_DECAYED = re.compile(
+    r"(^|\.)(cls_token|registers|positions|offsets|offset_bias|temperature|probe|gamma)\b"
+)
 
 
 def decayed(name: str, parameter: nn.Parameter) -> bool:
@@ -25,17 +27,36 @@ def stacked(name: str) -> int:
     return 3 if name.endswith("attention.qkv.weight") else 1
 
 
+def matrices_of(model: nn.Module, config: OptimizerConfig) -> dict[str, nn.Parameter]:
+    """What learns by Muon: a kernel is a matrix with a row per filter, unless it is depthwise."""
+    if config.name != "muon":
+        return {}
+    kernels = {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, nn.Conv2d) and module.groups == 1
+    }
+    return {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+        and (
+            ENCODER_MATRIX.fullmatch(name)
+            or (config.muon_for == "all" and id(parameter) in kernels)
+        )
+    }
+
+
 def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[Optimizer]:
     """One optimizer, or Muon and AdamW; every parameter belongs to exactly one group."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    if config.name != "muon":
-        return [_plain(model, named, config)]
-    matrices = [(name, p) for name, p in named if ENCODER_MATRIX.fullmatch(name)]
+    own = matrices_of(model, config)
+    matrices = [(p, stacked(name)) for name, p in named if name in own]
     if not matrices:
         return [_plain(model, named, config)]
-    rest = [(name, p) for name, p in named if not ENCODER_MATRIX.fullmatch(name)]
+    rest = [(name, p) for name, p in named if name not in own]
     muon = Muon(
-        [(p, stacked(name)) for name, p in matrices],
+        matrices,
         lr=config.muon_lr,
         momentum=config.momentum,
         weight_decay=config.weight_decay,
@@ -44,15 +65,12 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[Optimize
 
 
 def optimizer_flops(model: nn.Module, config: OptimizerConfig) -> int:
-    """FLOPs of one update beyond the passes through the model: Newton-Schulz, if any."""
-    if config.name != "muon":
-        return 0
+    """FLOPs of one update beyond the passes through the model: Newton-Schulz of what learns."""
     total = 0
-    for name, parameter in model.named_parameters():
-        if ENCODER_MATRIX.fullmatch(name):
-            count = stacked(name)
-            rows, columns = parameter.shape[0] // count, parameter[0].numel()
-            total += count * newton_schulz_flops(rows, columns)
+    for name, parameter in matrices_of(model, config).items():
+        count = stacked(name)
+        rows, columns = parameter.shape[0] // count, parameter[0].numel()
+        total += count * newton_schulz_flops(rows, columns)
     return total
 
 

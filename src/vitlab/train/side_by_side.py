@@ -2,9 +2,10 @@
 
 Two operations at once keep two cores busier than one operation on both, which waits for the slower
 core after every layer. Only where the parts of a batch know nothing of each other: no batch norm,
-and nothing random, which threads would draw in any order.
+unless it looks at each part by itself, and nothing random, which threads would draw in any order.
 """
 
+import copy
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,13 +31,18 @@ OURS = {
 def parts_of(model: nn.Module, batch: Batch, config: TrainConfig) -> int:
     """Parts in which the gradient of this batch is computed at the same time; 1: as a whole."""
     special = config.compile or config.recompute_activations or config.accumulate > 1
-    if special or config.precision != "float32" or not independent(model):
+    ghosts = config.ghost_batches
+    if special or config.precision != "float32" or not independent(model, ghosts=ghosts > 1):
         return 1
-    return parts_at_once(batch.images.device.type, torch.get_num_threads(), len(batch.images))
+    parts = parts_at_once(batch.images.device.type, torch.get_num_threads(), len(batch.images))
+    return parts if ghosts in (1, parts) else 1
 
 
-def independent(model: nn.Module) -> bool:
-    """Whether what becomes of an image depends on it and the weights alone."""
+def independent(model: nn.Module, *, ghosts: bool = False) -> bool:
+    """Whether what becomes of an image depends on it and the weights alone.
+
+    With `ghosts` also on its own part of the batch, through batch norm.
+    """
     settings = getattr(model, "config", None)
     if not isinstance(settings, ViTConfig):
         return False
@@ -44,7 +50,12 @@ def independent(model: nn.Module) -> bool:
         return False
     if any(getattr(settings, part) not in names for part, names in OURS.items()):
         return False
-    return not any(isinstance(module, _BatchNorm) for module in model.modules())
+    return ghosts or not batch_norms(model)
+
+
+def batch_norms(model: nn.Module) -> list[_BatchNorm]:
+    """Every batch norm of a model, in its order."""
+    return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
 def backward_side_by_side(
@@ -52,11 +63,12 @@ def backward_side_by_side(
 ) -> Tensor:
     """Set the gradients of the batch's mean loss, and return the loss."""
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    work = _Work(model, learning, len(batch.images), loss_of, label_smoothing)
+    work = _Work(learning, len(batch.images), loss_of, label_smoothing)
+    models = [_twin(model) for _ in range(parts)] if batch_norms(model) else [model] * parts
+    images, targets = batch.images.chunk(parts), batch.targets.chunk(parts)
     with ThreadPoolExecutor(parts, initializer=torch.set_num_threads, initargs=(1,)) as threads:
-        found = list(
-            threads.map(work.gradients, batch.images.chunk(parts), batch.targets.chunk(parts))
-        )
+        found = list(threads.map(work.gradients, models, images, targets))
+    _follow(model, models)
     (total, gradients), *others = found
     for loss, more in others:
         total = total + loss
@@ -68,7 +80,6 @@ def backward_side_by_side(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    model: nn.Module
     learning: Sequence[nn.Parameter]
     images: int
     """Of the whole batch."""
@@ -76,11 +87,32 @@ class _Work:
     """A mean over images."""
     label_smoothing: float
 
-    def gradients(self, images: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+    def gradients(
+        self, model: nn.Module, images: Tensor, targets: Tensor
+    ) -> tuple[Tensor, list[Tensor | None]]:
         """The part's share of the mean loss, and of its gradient."""
-        loss = self.loss_of(logits_of(self.model)(images), targets, self.label_smoothing)
+        loss = self.loss_of(logits_of(model)(images), targets, self.label_smoothing)
         loss = loss * (len(images) / self.images)
         return loss.detach(), list(torch.autograd.grad(loss, self.learning, allow_unused=True))
+
+
+def _twin(model: nn.Module) -> nn.Module:
+    """The same parameters with running statistics of its own."""
+    return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+
+
+@torch.no_grad()
+def _follow(model: nn.Module, twins: Sequence[nn.Module]) -> None:
+    """Move the running statistics as if the parts had come one after the other."""
+    for norm, *others in zip(batch_norms(model), *map(batch_norms, twins), strict=True):
+        assert norm.momentum is not None
+        keep = 1 - norm.momentum
+        for name in ("running_mean", "running_var"):
+            running = getattr(norm, name)
+            before = keep * running
+            for other in others:
+                running.mul_(keep).add_(getattr(other, name) - before)
+        norm.num_batches_tracked += len(others)
 
 
 def _add(gradients: Sequence[Tensor | None], more: Sequence[Tensor | None]) -> None:

@@ -34,6 +34,10 @@ class TrainState:
     """Evaluations since then."""
     seconds: float = 0.0
     """Time spent training, over all interruptions."""
+    images: int = 0
+    """Images that the updates saw, repetitions included."""
+    flops: int = 0
+    """What the updates cost; one that an interruption undid and that was made again counts once."""
     peak_lrs: list[list[float]] = field(default_factory=list)
     """Peak rate of every optimizer's groups."""
 

@@ -62,13 +62,13 @@ def train_step(
 def backward(
     state: TrainState, batch: Batch, config: TrainConfig, loss_of: Loss = cross_entropy
 ) -> Tensor:
-    """Gradients of the batch's mean loss, computed in `accumulate` parts."""
+    """Gradients of the batch's mean loss, computed in as many parts as the config says."""
     at_once = parts_of(state.model, batch, config)
     if at_once > 1:
         smoothing = config.label_smoothing
         return backward_side_by_side(state.model, batch, at_once, loss_of, smoothing)
     total = torch.zeros((), device=batch.images.device)
-    parts = config.accumulate
+    parts = max(config.accumulate, config.ghost_batches)
     autocast = torch.autocast(
         batch.images.device.type, DTYPES[config.precision], enabled=config.precision != "float32"
     )

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitlab.data.batch import Batch
+from vitlab.models.flops import count_flops
 from vitlab.train.loop import Loader
 
 Opinion = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes"]]
@@ -28,6 +29,8 @@ class TaughtLoader:
     share: float
     """Of the target that the teacher decides."""
     classes: int
+    flops: int = 0
+    """Of the teacher's opinion of one image."""
     broken: dict[Path, str] = field(init=False)
     """Files that could not be read."""
 
@@ -66,6 +69,11 @@ class Teacher:
     classes: Tensor
     """For each class of the student, the teacher's."""
     temperature: float = 1.0
+
+    @property
+    def flops(self) -> int:
+        """Of its opinion of one image."""
+        return count_flops(self.model, self.size, len(self.mean))
 
     def __call__(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         mean, std = (_per_channel(values, images) for values in self.prepared_with)

@@ -45,7 +45,8 @@ def save_bundle(
     """Write the model and what goes with it; `config.json` comes last and makes it a bundle.
 
     `provenance` is anything JSON can say; of its keys, the model card knows `model`, `recipe`,
-    `data`, `seed`, `command`, `commit`, `vitlab`, `weights` (`ema` or `raw`) and `licence`.
+    `data`, `seed`, `command`, `commit`, `vitlab`, `weights` (`ema` or `raw`), `licence`, and what
+    the training took: `steps`, `images_seen`, `pflops` (10^15 FLOPs) and `minutes`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)

@@ -113,6 +113,8 @@ def require_plain(format: str, config: ViTConfig, *, stems: tuple[str, ...] = ("
         position_at=("stem",),
         norm=("pre",),
         attention=("full",),
+        pool_after=(None,),
+        mlp_activation=("gelu",),
     )
 
 

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from vitlab.weights.formats import recognise
 from vitlab.weights.known import known_preparation, prepared
 from vitlab.weights.labels import Labels, known_labels, matching, read_labels
 from vitlab.weights.layout import Inferred, Layout
+from vitlab.weights.names import locate
 from vitlab.weights.native import meta_model, our_shapes
 from vitlab.weights.positions import Resolved
 from vitlab.weights.resolve import check_keywords, check_known, resolve
@@ -45,7 +45,7 @@ def load_weights(
     keep_classes: Sequence[str] | None = None,
     **changes: Any,
 ) -> VisionTransformer:
-    """The model of a weight file, a folder or a fetched checkpoint, in float32 and eval mode.
+    """The model of a file, a folder or a name, in float32 and eval mode.
 
     `changes` are fields of `ViTConfig`: adaptations (`image_size classes channels head`), what the
     tensors leave open (`heads norm_eps gelu pool`), and what they never decide (`dropout` and
@@ -60,7 +60,7 @@ def load_weights(
     checkpoint = named(path)
     if checkpoint is not None:
         changes = {"image_size": checkpoint.config.image_size} | changes
-    file = open_weights(Path(path) if checkpoint is None else require(checkpoint))
+    file = open_weights(locate(path) if checkpoint is None else require(checkpoint))
     try:
         with naming(file.path):
             beside = _known_config(file, checkpoint)

@@ -17,6 +17,8 @@ FREE = {
     "position_resize",
     "attention",
     "window_size",
+    "zero_init_residual",
+    "relative_local",
 }
 """Fields that change what a model does and none of its tensors."""
 ADAPTED = {"image_size", "classes", "channels", "head", "representation_size"}

@@ -18,6 +18,7 @@ from vitlab.models.config import ViTConfig, pair
 from vitlab.models.variants import built_in, variant
 from vitlab.preprocessing import Preprocessing
 from vitlab.weights.beside import Beside
+from vitlab.weights.bundled import bundled_models, bundled_name
 from vitlab.weights.files import SUFFIXES
 from vitlab.weights.known import prepared
 
@@ -101,15 +102,17 @@ def checkpoint(name: str) -> Checkpoint:
 
 
 def named(path: str | os.PathLike[str]) -> Checkpoint | None:
-    """The checkpoint that a bare word names; None for a path.
+    """The checkpoint that a bare word names; None for a path, or a model inside the package.
 
     A word that is neither, but begins with a model's name, is a misspelt one.
     """
     text = os.fspath(path)
     if text in checkpoints():
         return checkpoints()[text]
+    if bundled_name(path) is not None:
+        return None
     model, dot, _ = text.partition(".")
     meant = dot and re.fullmatch(r"[\w.]+", text) and built_in(model)
     if meant and Path(text).suffix not in SUFFIXES and not Path(text).exists():
-        raise UnknownName("weights", text, checkpoints())
+        raise UnknownName("weights", text, (*bundled_models(), *checkpoints()))
     return None

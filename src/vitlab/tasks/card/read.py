@@ -16,6 +16,7 @@ from vitlab.models.variants import ModelConfig, variant, variants
 from vitlab.tasks.card.content import Card, Kind, StoredFile
 from vitlab.tasks.run_folder import read_plan, resume_command
 from vitlab.weights.bundle import bundle_files, find_bundle, is_bundle, read_bundle_config
+from vitlab.weights.bundled import bundled_folder
 from vitlab.weights.container import CONFIG_KEY, read_json
 from vitlab.weights.files import open_weights
 
@@ -30,10 +31,10 @@ CARD = "README.md"
 
 def read_card(path: str | os.PathLike[str], **changes: Any) -> Card:
     """What a bundle, a run or a weight file says about itself; `changes` as `load` takes them."""
-    given = Path(path)
+    given = bundled_folder(path) or Path(path)
     folder = find_bundle(given)
     _check_finished(given, folder)
-    classifier = load(given, **changes)
+    classifier = load(path, **changes)
     bundle = is_bundle(folder)
     stored = read_bundle_config(folder) if bundle else _inside(classifier.source.path)
     files = bundle_files(folder) if bundle else _weight_files(given, classifier.source.path)

@@ -1,7 +1,7 @@
 """The card in words: sections of names and values, the same for a terminal and for Markdown."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
@@ -9,7 +9,7 @@ from vitlab.models.cnn_config import ResNetConfig
 from vitlab.models.config import ViTConfig, pair
 from vitlab.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from vitlab.tasks.card.content import Card, Measured
-from vitlab.tasks.report.numbers import short
+from vitlab.tasks.report.numbers import duration, in_pflops, short
 
 NOT_STATED = "not stated"
 SHOWN = 12
@@ -27,6 +27,7 @@ STATISTICS: dict[tuple[tuple[float, ...], tuple[float, ...]], str] = {
 }
 IN_SECTIONS = {
     *("model", "recipe", "data", "seed", "command", "commit", "vitlab", "weights", "licence"),
+    *("steps", "images_seen", "pflops", "minutes"),
 }
 """Keys of the provenance that have rows of their own."""
 
@@ -165,7 +166,23 @@ def _number(value: float) -> str:
 
 def _recipe(card: Card) -> Rows:
     names = {"data": "data", "recipe": "recipe", "seed": "seed", "command": "command"}
-    return tuple((name, _stated(card.provenance.get(key))) for key, name in names.items())
+    stated = ((name, _stated(card.provenance.get(key))) for key, name in names.items())
+    return (*stated, *_spent(card.provenance))
+
+
+def _spent(provenance: Mapping[str, Any]) -> Rows:
+    """What the training took, as far as it was stored."""
+    texts: dict[str, tuple[str, Callable[[float], str]]] = {
+        "pflops": ("training compute", lambda value: in_pflops(1e15 * value)),
+        "minutes": ("training time", lambda value: duration(60 * value)),
+        "images_seen": ("images seen", "{:,}".format),
+        "steps": ("steps", "{:,}".format),
+    }
+    return tuple(
+        (name, write(value) if isinstance(value, int | float) else _stated(value))
+        for key, (name, write) in texts.items()
+        if (value := provenance.get(key)) is not None
+    )
 
 
 def _provenance(card: Card) -> Rows:

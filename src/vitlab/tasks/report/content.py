@@ -85,6 +85,15 @@ class Compute:
     device: str
     details: Mapping[str, str] = field(default_factory=dict)
 
+    def to_dict(self) -> dict[str, float]:
+        """What a bundle keeps of it: compute in 10^15 FLOPs, wall time in minutes."""
+        return {
+            "steps": self.steps,
+            "images_seen": self.images,
+            "pflops": self.flops / 1e15,
+            "minutes": self.seconds / 60,
+        }
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Report:

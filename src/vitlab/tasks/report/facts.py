@@ -5,7 +5,7 @@ from typing import Any
 
 from vitlab.tasks.report.content import Compute, Data, Model
 from vitlab.tasks.report.markup import Html, element
-from vitlab.tasks.report.numbers import duration, short
+from vitlab.tasks.report.numbers import duration, in_pflops, short
 
 FOLDED_FROM = 12
 """Broken images from which on the list is folded."""
@@ -45,7 +45,7 @@ def compute_facts(compute: Compute) -> Rows:
     """Rows about the cost."""
     speed = compute.images / compute.seconds if compute.seconds else 0.0
     return [
-        ("training compute", f"{short(compute.flops)}FLOPs".replace(" ", "\u00a0")),
+        ("training compute", in_pflops(compute.flops).replace(" ", "\u00a0")),
         ("wall time", duration(compute.seconds)),
         ("steps", f"{compute.steps:,}"),
         ("images seen", f"{compute.images:,}"),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from vitlab.tasks.report.content import Report
 from vitlab.tasks.report.markup import Html, element, join
-from vitlab.tasks.report.numbers import duration, short
+from vitlab.tasks.report.numbers import duration, in_pflops, short
 from vitlab.tasks.report.views import VIEWS
 
 
@@ -41,7 +41,7 @@ def _tiles(report: Report) -> Iterator[tuple[str, str]]:
         yield "FLOPs per image", short(report.model.flops)
     if report.compute is not None:
         yield "training time", duration(report.compute.seconds)
-        yield "training FLOPs", short(report.compute.flops)
+        yield "training compute", in_pflops(report.compute.flops)
 
 
 def heading(report: Report) -> Html:

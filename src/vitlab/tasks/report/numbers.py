@@ -11,6 +11,11 @@ def short(number: float) -> str:
     return f"{number:.3g}{UNITS[unit]}"
 
 
+def in_pflops(flops: float) -> str:
+    """FLOPs of a training in PFLOPs, in which the field compares; much less in a smaller unit."""
+    return f"{flops / 1e15:.3g} PFLOPs" if flops >= 1e12 else f"{short(flops)}FLOPs"
+
+
 def percent(part: float | None, digits: int = 1) -> str:
     """`83.4%`; a dash for what is not defined."""
     return "–" if part is None else f"{part:.{digits}%}"

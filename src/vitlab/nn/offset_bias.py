@@ -1,0 +1,72 @@
+"""A learned number per head for every offset between two patches, added to the scores.
+
+Relative positions as in arXiv:2103.14030, section 3.2. They may start local, each head looking at
+one neighbour: a soft convolution, as in arXiv:1911.03584.
+"""
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitlab.nn.constants import constant
+from vitlab.nn.init import position_table
+from vitlab.nn.resize import ResizeMethod, resize_grid
+
+Grid = tuple[int, int]
+NEIGHBOURS = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1), (0, 0))
+"""Row and column of key minus query that the heads take in turn as their centre."""
+LOWEST = -8.0
+"""Where a local start ends to fall: a patch far away is seen little, but can still be learned."""
+
+
+class OffsetBias(nn.Module):
+    """What is added to the scores of each head, by row and column of key minus query."""
+
+    def __init__(self, heads: int, *, grid: Grid, local: float, resize: ResizeMethod) -> None:
+        """With `local` 0 the table is drawn as other positions are."""
+        super().__init__()
+        self.resize: ResizeMethod = resize
+        self.table = position_table(heads, 2 * grid[0] - 1, 2 * grid[1] - 1)
+        if local:
+            with torch.no_grad():
+                self.table.copy_(local_table(heads, grid, local))
+
+    def forward(self, grid: Grid, prefix: int) -> Float[Tensor, "A N N"]:
+        """For every query and key; nothing where one of them is a prefix token."""
+        table = resize_bias(self.table, grid, self.resize)
+        index = offset_index_2d(grid, table.device)  # [P, P]
+        bias = table.flatten(1).index_select(1, index.flatten()).unflatten(1, index.shape)
+        return F.pad(bias, (prefix, 0, prefix, 0)) if prefix else bias
+
+
+def local_table(heads: int, grid: Grid, local: float) -> Float[Tensor, "A h w"]:
+    """`-local` times the squared distance to the offset that is the head's own, cut at -8."""
+    centres = [NEIGHBOURS[head % len(NEIGHBOURS)] for head in range(heads)]
+    rows, columns = (torch.arange(1 - side, side, dtype=torch.float64) for side in grid)
+    tables = [
+        -local * ((rows[:, None] - row) ** 2 + (columns - column) ** 2) for row, column in centres
+    ]
+    return torch.stack(tables).clamp(min=LOWEST)
+
+
+def resize_bias(
+    table: Float[Tensor, "A h w"], grid: Grid, method: ResizeMethod
+) -> Float[Tensor, "A h2 w2"]:
+    """A table of the offsets in one grid, for another; offset zero stays in the middle."""
+    sides = (2 * grid[0] - 1, 2 * grid[1] - 1)
+    if (table.shape[1], table.shape[2]) == sides:
+        return table
+    resized = resize_grid(rearrange(table, "a h w -> h w a"), sides, method)
+    return rearrange(resized, "h w a -> a h w")
+
+
+@constant
+def offset_index_2d(grid: Grid, device: torch.device) -> Int[Tensor, "P P"]:
+    """Place in the flattened table for each query (row) and key (column)."""
+    order = torch.arange(grid[0] * grid[1], device=device)
+    rows, columns = order // grid[1], order % grid[1]
+    down = rows - rows[:, None] + grid[0] - 1
+    right = columns - columns[:, None] + grid[1] - 1
+    return down * (2 * grid[1] - 1) + right

@@ -1,0 +1,77 @@
+"""A model to look at: a run, a bundle, weights, or a name of the family with fresh weights."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from vitlab.errors import UnknownName
+from vitlab.inference.classifier import Classifier, load
+from vitlab.models.config import pair
+from vitlab.models.registry import create_model
+from vitlab.models.variants import variant, variants
+from vitlab.preprocessing import Preprocessing
+from vitlab.weights.bundled import bundled_name, bundled_names
+from vitlab.weights.files import SUFFIXES
+from vitlab.weights.source import WeightSource
+from vitlab.weights.table import named
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyModel:
+    """A classifier, what to call it, and whether it has learned anything."""
+
+    classifier: Classifier
+    name: str
+    fresh: bool = False
+    """Weights as they are drawn before any training."""
+
+
+def open_any(model: str | os.PathLike[str] | Classifier, *, seed: int = 0) -> AnyModel:
+    """What a word or path stands for; of a mere name, weights drawn with `seed`."""
+    if isinstance(model, Classifier):
+        return AnyModel(classifier=model, name=model.source.path.name)
+    word = os.fspath(model)
+    if isinstance(model, str) and _is_name(word):
+        return AnyModel(classifier=_fresh(word, seed), name=word, fresh=True)
+    known = bundled_name(model) or (word if named(model) is not None else None)
+    return AnyModel(classifier=load(model), name=known or _title(Path(word)))
+
+
+def _is_name(word: str) -> bool:
+    """A bare word is a name first, a path when it exists and no such name does."""
+    known = bundled_name(word) is not None or named(word) is not None
+    if known or "/" in word or os.sep in word:
+        return False
+    try:
+        variant(word)
+    except UnknownName:
+        if Path(word).exists():
+            return False
+        choices = (*bundled_names(), *variants())
+        raise UnknownName("model or file", word, choices) from None
+    return True
+
+
+def _title(path: Path) -> str:
+    """The name of a file without its ending, of a run, or of the run that a bundle is of."""
+    path = path.absolute()
+    if path.suffix in SUFFIXES:
+        return path.stem
+    return path.parent.name if path.name == "bundle" else path.name
+
+
+def _fresh(name: str, seed: int) -> Classifier:
+    config = variant(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = create_model(config)
+    half = (0.5,) * config.channels
+    source = WeightSource(
+        format="vitlab",
+        path=Path(name),
+        preprocessing=Preprocessing(size=pair(config.image_size), mean=half, std=half),
+        assumed=("random weights",),
+    )
+    return Classifier(model, source)

@@ -1,0 +1,57 @@
+"""Smaller images first: early steps see the same pictures with fewer pixels, and cost less."""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitlab.errors import ConfigError
+from vitlab.models.config import ViTConfig, pair
+from vitlab.train.config import TrainConfig
+
+
+def size_at(config: TrainConfig, step: int, steps: int) -> int | None:
+    """The shorter side of the images at this step; None: as they are."""
+    stages = zip(config.small_sizes, config.small_until, strict=True)
+    return next((size for size, until in stages if step < until * steps), None)
+
+
+def shrink(images: Float[Tensor, "B C H W"], size: int | None) -> Float[Tensor, "B C h w"]:
+    """The images with a shorter side of `size` pixels, antialiased."""
+    if size is None:
+        return images
+    return F.interpolate(images, scaled(images.shape[2:], size), mode="bilinear", antialias=True)
+
+
+def scaled(shape: tuple[int, ...], size: int) -> tuple[int, int]:
+    """Height and width of an image of this shape whose shorter side becomes `size`."""
+    height, width = shape
+    shorter = min(height, width)
+    return round(height * size / shorter), round(width * size / shorter)
+
+
+def share_of_pixels(config: TrainConfig, full: int) -> float:
+    """Pixels that a run sees, of those it would see if no image were smaller."""
+    share, before = 0.0, 0.0
+    for size, until in zip(config.small_sizes, config.small_until, strict=True):
+        share += (until - before) * (size / full) ** 2
+        before = until
+    return share + 1.0 - before
+
+
+def check_small_sizes(model: nn.Module, config: TrainConfig) -> None:
+    """Refuse sizes that the model cannot take, before anything is written."""
+    if not config.small_sizes:
+        return
+    settings = getattr(model, "config", None)
+    if not isinstance(settings, ViTConfig):
+        raise ConfigError(f"small_sizes is for Vision Transformers, and {config.model} is none")
+    if not settings.dynamic_size:
+        raise ConfigError("small_sizes needs a model that takes them: model.dynamic_size=true")
+    full = pair(settings.image_size)
+    for size in config.small_sizes:
+        if size >= min(full):
+            raise ConfigError(f"small_sizes {size} is not below the model's {min(full)} pixels")
+        try:
+            settings.grid_for(scaled(full, size))
+        except ConfigError as error:
+            raise ConfigError(f"small_sizes {size}: {error}") from None

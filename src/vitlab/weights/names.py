@@ -1,0 +1,38 @@
+"""What a word means where a model is wanted: one inside the package, or a path on the disk.
+
+Those of the table of published checkpoints are `table.named`.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from vitlab.errors import WeightsError, near
+from vitlab.weights.bundled import bundled_folder, bundled_names
+from vitlab.weights.files import SUFFIXES
+from vitlab.weights.table import checkpoints
+
+WORD = re.compile(r"\w[\w.-]*")
+
+
+def locate(model: str | os.PathLike[str]) -> Path:
+    """Where a model lies; a bare word that is no name and not on the disk is an error."""
+    inside = bundled_folder(model)
+    if inside is not None:
+        return inside
+    path = Path(model)
+    word = isinstance(model, str) and WORD.fullmatch(model) and path.suffix not in SUFFIXES
+    if word and not path.exists():
+        raise WeightsError(_unknown(os.fspath(model)))
+    return path
+
+
+def _unknown(word: str) -> str:
+    inside = bundled_names()
+    meant = near(word, (*inside, *checkpoints()))
+    told = [f"unknown model {word!r}, and no such file or folder"]
+    if meant:
+        told.append(f"did you mean {', '.join(meant)}?")
+    own = f"{', '.join(inside)} (inside the package), " if inside else ""
+    told.append(f"valid: {own}a name of `vitlab weights list`, a run, a bundle or a weight file")
+    return "; ".join(told)
