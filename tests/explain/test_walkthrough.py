@@ -168,7 +168,7 @@ def test_what_is_not_there_is_refused(arguments: Any, message: str) -> None:
         walk_through(model, draw_image(model), **arguments)
 
 
-def test_other_models_are_refused() -> None:
+def test_other_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Lacks, match="a TutorialCNN has no heads to follow"):
         walk_through(create_model("cnn_tutorial"), torch.zeros(3, 32, 32))
 
@@ -180,8 +180,8 @@ def test_other_models_are_refused() -> None:
         def forward(self, x: Any, grid: Any) -> Any:
             return self.inner(x, grid)
 
-    if "own-of-the-walkthrough" not in ATTENTIONS:
-        register("attention", "own-of-the-walkthrough", lambda config, layer: Own(config))
-    model = create_model("vit_test", attention="own-of-the-walkthrough")
+    monkeypatch.setattr(ATTENTIONS, "_entries", dict(ATTENTIONS._entries))  # gone after the test
+    register("attention", "own", lambda config, layer: Own(config))
+    model = create_model("vit_test", attention="own")
     with pytest.raises(Lacks, match="Own is an attention of your own"):
         walk_through(model, torch.zeros(3, 32, 32))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from runs import weights_of
 from tasks.made_tables import digits, eights, write_angles, write_pairs
 from vitlab.data.augment_config import AugmentConfig
 from vitlab.data.batch import BatchMaker
@@ -241,10 +242,10 @@ def test_a_balanced_run_resumes_where_it_was(rare: None, tmp_path: Path) -> None
         "balance": "sampling",
     }
     whole = train(data="rare", out=tmp_path / "run", changes=changes)
-    weights = (whole.bundle / "model.safetensors").read_bytes()
+    weights = weights_of(whole.folder)
     (tmp_path / "run" / "checkpoints" / "step-00000008.safetensors").unlink()
     again = train(out=tmp_path / "run", resume=True)
-    assert (again.bundle / "model.safetensors").read_bytes() == weights
+    assert weights_of(again.folder) == weights
 
 
 def test_names_of_channels_must_fit_named_data(tmp_path: Path) -> None:
