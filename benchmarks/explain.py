@@ -3,8 +3,8 @@
     python benchmarks/explain.py
     python benchmarks/explain.py --models vit_ti16 vit_s16 --batch 8 --rounds 30 --json explain.json
 
-Time: forward, rollout and relevance of a batch, each in a process of its own, woken in turn; a ratio
-is taken within a round. Memory: one image of a large size, the peak of a process that does nothing
+Time: forward, rollout and relevance of a batch, each in a process of its own, woken in turn; ratios
+are taken within a round. Memory: one image of a large size, the peak of a process that does nothing
 else. Weights are random: they change neither.
 """
 

@@ -97,7 +97,7 @@ def test_curves_of_a_model_that_reads_two_patches() -> None:
     mean = (0.9 + 0.6) * 6 / (H * W)
     # Three patches a step; of image 0 patch 7 counts, of image 1 patch 11.
     assert found["true"].shares.tolist() == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    close = {"rtol": 1e-6}
+    close: Any = {"rtol": 1e-6}
     np.testing.assert_allclose(found["true"].deletion[0], [0.9] + 5 * [mean], **close)
     np.testing.assert_allclose(found["true"].insertion[0], [mean] + 5 * [0.9], **close)
     lying = found["as they lie"]

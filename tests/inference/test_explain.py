@@ -105,7 +105,7 @@ def test_a_batch_is_its_images(method: Any) -> None:
 def test_each_layer_and_each_head() -> None:
     asked = classifier(registers=2)
     for method in ("attention", "rollout", "relevance", "gradcam"):
-        found = asked.explain(photo(), method=method, each="layer")  # type: ignore[arg-type]
+        found = asked.explain(photo(), method=method, each="layer")
         assert [layer.shape for layer in found.layers] == [(3, 5)] * 2
         assert found.to_pixels(found.layers[0]).shape == (41, 67)
     found = asked.explain(photo(), method="attention", each="head")
@@ -239,7 +239,7 @@ def test_cnns_have_gradients(name: str, changes: Any, grid: tuple[int, int]) -> 
     asked = classifier(create_model(name, **changes))
     model, preprocessing = asked.model, asked.preprocessing
     for method in ("gradcam", "input-gradient"):
-        found = asked.explain(photo(), method=method, target="cat")  # type: ignore[arg-type]
+        found = asked.explain(photo(), method=method, target="cat")
         assert found.map.shape == grid
         assert found.pixel_map.shape == (41, 67)
     images = torch.from_numpy(preprocessing.apply(photo()))[None].requires_grad_()
@@ -256,7 +256,7 @@ def test_cnns_have_gradients(name: str, changes: Any, grid: tuple[int, int]) -> 
         ({"method": "gradcam", "layer": 1}, "gradcam of its layers of a"),
     ):
         with pytest.raises(VitlabError, match=message):
-            asked.explain(photo(), **options)  # type: ignore[arg-type]
+            asked.explain(photo(), **options)
 
 
 @pytest.mark.parametrize("method", ["relevance", "gradcam", "input-gradient"])
@@ -272,7 +272,7 @@ def test_fewer_images_at_once_where_there_are_many_tokens() -> None:
     with torch.device("meta"):
         large = create_model("vit_s16", image_size=1024)
     assert methods.images_at_once(large) == 1
-    assert methods.graph_bytes(large, 1) > methods.GRAPH_BYTES  # type: ignore[arg-type]
+    assert methods.graph_bytes(large, 1) > methods.GRAPH_BYTES
 
 
 def test_numbers_need_no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
