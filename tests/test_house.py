@@ -18,7 +18,7 @@ HEAVY = ("torch", "numpy", "PIL", "matplotlib", "safetensors", "jaxtyping", "ein
 COMMANDS = (
     *("models", "summary", "train", "evaluate", "info", "convert", "predict", "demo", "data"),
     *("push", "pull", "weights"),
-    *("features", "similar", "fewshot", "finetune", "figures", "walkthrough"),
+    *("features", "similar", "fewshot", "finetune", "explain", "figures", "walkthrough"),
 )
 
 

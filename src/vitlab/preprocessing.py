@@ -6,7 +6,7 @@ NumPy and Pillow alone, so that a deployed model needs no torch to prepare its i
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -38,6 +38,36 @@ ORIENTATION = 0x0112
 """The EXIF tag that says how the camera was held; 1 is upright."""
 UNREADABLE = "not a readable image ("
 """What stands before a decoder's own words; a bracket is behind."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """The part of an image that a model sees: a crop of the resized image; all (height, width)."""
+
+    image: tuple[int, int]
+    resized: tuple[int, int]
+    corner: tuple[int, int]
+    """Row and column of the crop's first pixel in the resized image."""
+    size: tuple[int, int]
+    """Of the crop, which is what the model reads."""
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        """Top, left, bottom and right of what the model sees, in pixels of the image."""
+        sides = tuple(zip(self.image, self.resized, self.corner, self.size, strict=True))
+        (top, bottom), (left, right) = (
+            (max(0.0, first * side / resized), min(float(side), (first + size) * side / resized))
+            for side, resized, first, size in sides
+        )
+        return top, left, bottom, right
+
+    def seen(self, axis: Literal[0, 1]) -> NDArray[np.float64]:
+        """Where the middle of each row (0) or column (1) of the image lies in the model's pixels.
+
+        Below 0 and above the size is what the model does not see.
+        """
+        middles = np.arange(self.image[axis], dtype=np.float64) + 0.5
+        return np.asarray(middles * (self.resized[axis] / self.image[axis]) - self.corner[axis])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +121,11 @@ class Preprocessing:
 
     def pixels(self, image: Source) -> NDArray[np.uint8]:
         """The image as 8 bits `[C, H, W]`, resized and cropped; an engine normalises it."""
-        bands = [np.asarray(self._fit(band)) for band in self.read(image)]
+        return self.fit(self.read(image))
+
+    def fit(self, images: Sequence[Image.Image]) -> NDArray[np.uint8]:
+        """What `read` gave as 8 bits `[C, H, W]`, resized and cropped."""
+        bands = [np.asarray(self._fit(band)) for band in images]
         pixels = bands[0] if len(bands) == 1 else np.stack(bands, axis=-1)
         pixels = pixels.reshape(*self.size, self.channels).transpose(2, 0, 1)
         return np.ascontiguousarray(pixels)
@@ -118,16 +152,22 @@ class Preprocessing:
         """What `to_json` described."""
         return from_dict(cls, data)
 
-    def _fit(self, image: Image.Image) -> Image.Image:
-        """The centre of the resized image, `size` pixels of it."""
+    def view(self, image: tuple[int, int]) -> "View":
+        """Where the model's pixels lie in an image of this (height, width)."""
         # The small addend keeps crop = 224/232 at 232 where the division gives 231.99….
         height, width = (int(side / self.crop + 1e-6) for side in self.size)
         if self.keep_aspect:
-            height, width = cover((image.height, image.width), (height, width))
-        check_pixels(f"{image.height} x {image.width} image resized", height, width, least=1)
-        image = image.resize((width, height), FILTERS[self.interpolation])
+            height, width = cover(image, (height, width))
         top = round((height - self.size[0]) / 2.0)
         left = round((width - self.size[1]) / 2.0)
+        return View(image=image, resized=(height, width), corner=(top, left), size=self.size)
+
+    def _fit(self, image: Image.Image) -> Image.Image:
+        """The centre of the resized image, `size` pixels of it."""
+        view = self.view((image.height, image.width))
+        (height, width), (top, left) = view.resized, view.corner
+        check_pixels(f"{image.height} x {image.width} image resized", height, width, least=1)
+        image = image.resize((width, height), FILTERS[self.interpolation])
         return image.crop((left, top, left + self.size[1], top + self.size[0]))
 
 

@@ -13,6 +13,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitlab.errors import InputError, VitlabError, WeightsError
+from vitlab.explain.ask import Ask, Method
+from vitlab.explain.explanation import Explanation
+from vitlab.explain.query import Each
+from vitlab.inference.explainer import Explainer, Target
 from vitlab.inference.features import image_features
 from vitlab.inference.pictures import Picture, reading
 from vitlab.inference.predictor import Prediction, Predictor
@@ -124,7 +128,50 @@ class Classifier:
     def probabilities(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         """What the model believes of preprocessed images; the values that a regression tells."""
         with torch.inference_mode():
-            return ACTIVATIONS[self.source.task](logits_of(self.model)(images))
+            return self.activate(logits_of(self.model)(images))
+
+    def activate(self, logits: Float[Tensor, "*B classes"]) -> Float[Tensor, "*B classes"]:
+        """What the output of the model means: probabilities, or values."""
+        return ACTIVATIONS[self.source.task](logits)
+
+    def explain(
+        self,
+        image: Picture,
+        *,
+        method: Method = "relevance",
+        target: Target | None = None,
+        layer: int | None = None,
+        head: int | None = None,
+        token: tuple[int, int] | None = None,
+        each: Each | None = None,
+    ) -> Explanation:
+        """What the model looks at: maps by patch and by pixel, and a figure on request.
+
+        `target` is the class that the map is of, by name or number; None: the likeliest. The other
+        keywords are those of `vitlab.explain.ask.Ask`.
+        """
+        asked: Any = {"layer": layer, "head": head, "token": token, "each": each}
+        return self.explain_many([image], method=method, target=target, **asked)[0]
+
+    def explain_many(
+        self,
+        images: Iterable[Picture],
+        *,
+        method: Method = "relevance",
+        target: Target | None = None,
+        layer: int | None = None,
+        head: int | None = None,
+        token: tuple[int, int] | None = None,
+        each: Each | None = None,
+        batch_size: int | None = None,
+    ) -> list[Explanation]:
+        """One question about many images; None: as many at once as take little memory."""
+        if batch_size is not None and batch_size < 1:
+            raise InputError(f"batch_size {batch_size} must be at least 1")
+        ask = Ask(method=method, layer=layer, head=head, token=token, each=each)
+        explainer = Explainer(self, ask, target)
+        with reading():
+            return list(explainer.stream(map(explainer.read, images), batch_size))
 
 
 def load(

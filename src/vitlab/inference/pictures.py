@@ -33,16 +33,14 @@ Picture = Source | io.BytesIO
 
 def read_picture(source: Picture, preprocessing: Preprocessing) -> Pixels:
     """The pixels [C, H, W]; InputError with the reason alone when there are none to read."""
+    return read_both(source, preprocessing)[1]
+
+
+def read_both(source: Picture, preprocessing: Preprocessing) -> tuple[list[Image.Image], Pixels]:
+    """The picture as it is, whole (see `Preprocessing.read`), and the pixels [C, H, W] of it."""
     try:
-        if isinstance(source, np.ndarray | Image.Image):
-            return preprocessing.pixels(source)
-        if not isinstance(source, io.BytesIO):
-            _check_file(os.fspath(source))
-            if preprocessing.by_path(source):
-                return preprocessing.pixels(source)
-        with _open(source) as image:
-            _check_one(image)
-            return preprocessing.pixels(image)
+        whole = _read(source, preprocessing)
+        return whole, preprocessing.fit(whole)
     except Exception as error:  # decoders of damaged files raise nearly anything
         raise InputError(_reason(error, source)) from error
 
@@ -68,6 +66,18 @@ def reading(max_pixels: int | None = None) -> Iterator[None]:
             yield
         finally:
             Image.MAX_IMAGE_PIXELS = before
+
+
+def _read(source: Picture, preprocessing: Preprocessing) -> list[Image.Image]:
+    if isinstance(source, np.ndarray | Image.Image):
+        return preprocessing.read(source)
+    if not isinstance(source, io.BytesIO):
+        _check_file(os.fspath(source))
+        if preprocessing.by_path(source):
+            return preprocessing.read(source)
+    with _open(source) as image:
+        _check_one(image)
+        return preprocessing.read(image)
 
 
 def _open(source: str | os.PathLike[str] | io.BytesIO) -> Image.Image:

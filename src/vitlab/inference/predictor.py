@@ -121,13 +121,14 @@ class Predictor:
         ]
 
     def _prediction(self, picture: Picture, answer: NDArray[np.float32], top: int) -> Prediction:
-        path, told = path_of(picture), self._told(answer, top)
-        label, number = told[0] if told else (None, None)
+        path = path_of(picture)
+        said = told(answer, self.labels, task=self.task, threshold=self.threshold, top=top)
+        label, number = said[0] if said else (None, None)
         if self.task == "regression":
             return Prediction(
-                path=path, label=None, probability=None, top=told, value=number, task=self.task
+                path=path, label=None, probability=None, top=said, value=number, task=self.task
             )
-        return Prediction(path=path, label=label, probability=number, top=told, task=self.task)
+        return Prediction(path=path, label=label, probability=number, top=said, task=self.task)
 
     def _failure(self, picture: Picture, error: InputError) -> Prediction:
         path, reason = path_of(picture), str(error)
@@ -135,16 +136,19 @@ class Predictor:
             path=path, label=None, probability=None, top=(), error=reason, task=self.task
         )
 
-    def _told(self, answer: NDArray[np.float32], top: int) -> tuple[tuple[str, float], ...]:
-        """Labels with what the model says of them: the `top` likeliest, all likely, or all."""
-        order: Sequence[int] = range(len(answer))
-        if self.task != "regression":
-            order = np.argsort(-answer, kind="stable").tolist()
-        if self.task == "multi-label":
-            order = [number for number in order if answer[number] >= self.threshold]
-        elif self.task == "single-label":
-            order = order[:top]
-        return tuple((self.labels[number], shortest(answer[number])) for number in order)
+
+def told(
+    answer: NDArray[np.float32], labels: Sequence[str], *, task: Task, threshold: float, top: int
+) -> tuple[tuple[str, float], ...]:
+    """Labels with what the model says of them: the `top` likeliest, all likely, or all."""
+    order: Sequence[int] = range(len(answer))
+    if task != "regression":
+        order = np.argsort(-answer, kind="stable").tolist()
+    if task == "multi-label":
+        order = [number for number in order if answer[number] >= threshold]
+    elif task == "single-label":
+        order = order[:top]
+    return tuple((labels[number], shortest(answer[number])) for number in order)
 
 
 def shortest(value: float | np.float32) -> float:

@@ -36,8 +36,16 @@ class TutorialCNN(nn.Module):
                 f"images are {tuple(images.shape[2:])} (height, width); "
                 f"the model takes {pair(self.config.image_size)}"
             )
+        return self.classify_map(self.feature_map(images))
+
+    def feature_map(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """The last features that still lie where they were found."""
         x = F.max_pool2d(F.relu(self.conv1(images)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        return F.relu(self.conv2(x))
+
+    def classify_map(self, x: Float[Tensor, "B D h w"]) -> Float[Tensor, "B E"]:
+        """What follows from such features."""
+        x = F.max_pool2d(x, 2)
         x = F.relu(self.fc1(x.flatten(1)))
         return self.head(F.relu(self.fc2(x)))
 
@@ -66,9 +74,15 @@ class ResNet(nn.Module):
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B E"]:
         _check_channels(images, self.config.channels)
-        x = self.stages(self.root(images))  # [B, D, h, w]
-        if self.config.family == "bit":
-            x = F.relu(self.norm(x))
+        return self.classify_map(self.feature_map(images))
+
+    def feature_map(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """The last features that still lie where they were found."""
+        x = self.stages(self.root(images))
+        return F.relu(self.norm(x)) if self.config.family == "bit" else x
+
+    def classify_map(self, x: Float[Tensor, "B D h w"]) -> Float[Tensor, "B E"]:
+        """What follows from such features."""
         return self.head(x.mean(dim=(2, 3)))
 
     def _initialise(self) -> None:

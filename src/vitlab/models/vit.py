@@ -61,19 +61,18 @@ class VisionTransformer(nn.Module):
         self.head = _head(config)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
-        x, grid, positions = self._embed(images)
-        return self._classify(self._pool(self.encoder(x, grid, positions)))
+        x, grid, positions = self.embed(images)
+        return self.classify(self.pool_tokens(self.encoder(x, grid, positions)))
 
     def logits(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         """As `forward`, but the last block computes no token that the head does not read."""
-        x, grid, positions = self._embed(images)
-        read = 1 if self.config.pool == "cls" else None
-        return self._classify(self._pool(self.encoder(x, grid, positions, read)))
+        x, grid, positions = self.embed(images)
+        return self.classify(self.pool_tokens(self.encoder(x, grid, positions, self.read)))
 
     def features(self, images: Float[Tensor, "B C H W"], layers: Iterable[int] = ()) -> Features:
         """What can be read off the last layer, and the output of each block in `layers`."""
         wanted = self._layer_numbers(layers)
-        x, grid, positions = self._embed(images)
+        x, grid, positions = self.embed(images)
         kept = {}
         for layer in range(self.config.depth):
             x = self.encoder.step(x, grid, positions, layer)
@@ -81,12 +80,12 @@ class VisionTransformer(nn.Module):
                 split = self._split(x, self.encoder.grid_at(layer, grid))
                 kept.update(dict.fromkeys(wanted[layer], split))
         last = self._split(self.encoder.norm(x), self.encoder.grid_at(self.config.depth - 1, grid))
-        return Features(**vars(last), pooled=self._pool(last.tokens), layers=kept)
+        return Features(**vars(last), pooled=self.pool_tokens(last.tokens), layers=kept)
 
     def layer(self, images: Float[Tensor, "B C H W"], number: int) -> LayerTokens:
         """The output of one block, before the last LayerNorm; none after it is computed."""
         last = layer_number(number, self.config.depth)
-        x, grid, positions = self._embed(images)
+        x, grid, positions = self.embed(images)
         for layer in range(last + 1):
             x = self.encoder.step(x, grid, positions, layer)
         return self._split(x, self.encoder.grid_at(last, grid))
@@ -96,7 +95,7 @@ class VisionTransformer(nn.Module):
     ) -> dict[int, Float[Tensor, "B A _ _"]]:
         """The attention weights of each block in `layers` (None: all), zero where none looks."""
         wanted = self._layer_numbers(range(self.config.depth) if layers is None else layers)
-        x, grid, positions = self._embed(images)
+        x, grid, positions = self.embed(images)
         weights = {}
         for layer in range(max(wanted, default=-1) + 1):
             if layer in wanted:
@@ -105,7 +104,7 @@ class VisionTransformer(nn.Module):
             x = self.encoder.step(x, grid, positions, layer)
         return weights
 
-    def _embed(self, images: Tensor) -> tuple[Float[Tensor, "B N D"], Grid, list[Added]]:
+    def embed(self, images: Tensor) -> tuple[Float[Tensor, "B N D"], Grid, list[Added]]:
         """The tokens that enter the encoder, their grid, and the positions for its blocks."""
         self._check(images)
         x = self.stem(images)  # [B, h, w, D]
@@ -136,10 +135,17 @@ class VisionTransformer(nn.Module):
         zeros = table.new_zeros(missing, table.shape[1])
         return torch.cat([table[:entries], zeros, table[entries:]])
 
-    def _pool(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
+    @property
+    def read(self) -> int | None:
+        """How many of the last block's tokens the head reads, from the first on; None: all."""
+        return 1 if self.config.pool == "cls" else None
+
+    def pool_tokens(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
+        """What the head reads of the tokens behind the last LayerNorm."""
         return self.pooled_norm(self.pool(tokens))
 
-    def _classify(self, pooled: Float[Tensor, "B D"]) -> Float[Tensor, "B classes"]:
+    def classify(self, pooled: Float[Tensor, "B D"]) -> Float[Tensor, "B classes"]:
+        """What the head says; without a head, its input."""
         if self.pre_logits is not None:
             pooled = torch.tanh(self.pre_logits(pooled))
         return pooled if self.head is None else self.head(pooled)

@@ -95,13 +95,27 @@ class MultiHeadAttention(nn.Module):
         tokens: Float[Tensor, "B N D"] | None = None,
         mask: Mask | None = None,
     ) -> Float[Tensor, "B M D"]:
-        tokens = queries if tokens is None else tokens
+        q, k, v = self.project(queries, queries if tokens is None else tokens)
+        return self.join(self.mix(q, k, v, mask))
+
+    def project(
+        self, queries: Float[Tensor, "B M D"], tokens: Float[Tensor, "B N D"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of one sequence, keys and values of another, each [B, A, M or N, K or V]."""
         q, k, v = (
             rearrange(part, "b n (a k) -> b a n k", a=self.heads)
             for part in (self.q(queries), self.k(tokens), self.v(tokens))
         )
-        dropout = self.dropout if self.training else 0.0
-        y = dot_product_attention(q, k, v, mask, dropout=dropout)  # [B, A, M, V]
+        return q, k, v
+
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None
+    ) -> Float[Tensor, "B A M V"]:
+        """The values, mixed for each query by where it looks."""
+        return dot_product_attention(q, k, v, mask, dropout=self.dropout if self.training else 0.0)
+
+    def join(self, y: Float[Tensor, "B A M V"]) -> Float[Tensor, "B M D"]:
+        """The heads beside each other, projected to the width of the tokens."""
         return self.out(rearrange(y, "b a m v -> b m (a v)"))
 
     def weights(
@@ -174,18 +188,36 @@ class SelfAttention(nn.Module):
         self, x: Float[Tensor, "B N D"], grid: Grid, read: int | None = None
     ) -> Float[Tensor, "B M D"]:
         """For every token, or for the first `read` of them alone."""
+        q, k, v = self.project(x, grid, read)
+        return self.join(self.mix(q, k, v, grid, read))
+
+    def project(
+        self, x: Float[Tensor, "B N D"], grid: Grid, read: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [B, A, N, K]; with `read`, there may be fewer queries."""
         if read is not None and self._queries_apart:
-            q, k, v = self._project_read(x, read)
-        else:
-            q, k, v = self._project(x, grid)
-        y = self._attend(q, k, v, grid)  # [B, A, N or M, K]
-        y = y if read is None else y[:, :, :read]
-        y = self.proj(rearrange(y, "b a n k -> b n (a k)"))
-        return self.dropout(y) if self.training else y
+            return self._project_read(x, read)
+        return self._project(x, grid)
+
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, grid: Grid, read: int | None = None
+    ) -> Float[Tensor, "B A M K"]:
+        """The values, mixed for each query by where it looks."""
+        y = self._attend(q, k, v, grid)
+        return y if read is None else y[:, :, :read]
+
+    def join(self, y: Float[Tensor, "B A M K"]) -> Float[Tensor, "B M D"]:
+        """The heads beside each other, projected to the width of the tokens."""
+        joined = self.proj(rearrange(y, "b a m k -> b m (a k)"))
+        return self.dropout(joined) if self.training else joined
 
     def weights(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B A N N"]:
         """The softmax weights, zero where a pattern does not look; `forward` never makes them."""
         q, k, _ = self._project(x, grid)
+        return self.weights_of(q, k, grid)
+
+    def weights_of(self, q: Tensor, k: Tensor, grid: Grid) -> Float[Tensor, "B A M N"]:
+        """The softmax weights by which `mix` would mix the values of these queries and keys."""
         return attention_weights(q, k, self._mask(q, grid), scale=self._scale)
 
     @property

@@ -56,8 +56,18 @@ class EncoderBlock(nn.Module):
         self, x: Float[Tensor, "B N D"], grid: Grid, read: int | None = None
     ) -> Float[Tensor, "B M D"]:
         """Every token, or the first `read` of them alone."""
-        y = self._attend(self.norm1(x) if self.norm_first else x, grid, read)
-        x = (x if read is None else x[:, :read]) + self._branch(y, self.scale1)
+        y = self._attend(self.normed(x), grid, read)
+        return self.finish(x if read is None else x[:, :read], y)
+
+    def normed(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """What attention reads when `x` comes in."""
+        return self.norm1(x) if self.norm_first else x
+
+    def finish(
+        self, x: Float[Tensor, "B N D"], y: Float[Tensor, "B N D"]
+    ) -> Float[Tensor, "B N D"]:
+        """The output of the block, from its input and what its attention makes of it."""
+        x = x + self._branch(y, self.scale1)
         if self.norm_first:
             return x + self._branch(self.mlp(self.norm2(x)), self.scale2)
         x = self.norm1(x)
@@ -82,7 +92,7 @@ class EncoderBlock(nn.Module):
     def attention_weights(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B A N N"]:
         """What this block's attention looks at when its input is `x`."""
         weights = cast(Callable[[Tensor, Grid], Tensor], self.attention.weights)
-        return weights(self.norm1(x) if self.norm_first else x, grid)
+        return weights(self.normed(x), grid)
 
 
 class Encoder(nn.Module):
@@ -141,10 +151,10 @@ class Encoder(nn.Module):
     def _step(
         self, x: Tensor, grid: Grid, positions: Sequence[Added], layer: int, read: int | None
     ) -> Tensor:
-        x = self._enter(x, grid, positions, layer)
+        x = self.enter(x, grid, positions, layer)
         return self.blocks[layer](x, self.grid_at(layer, grid), read)
 
-    def _enter(self, x: Tensor, grid: Grid, positions: Sequence[Added], layer: int) -> Tensor:
+    def enter(self, x: Tensor, grid: Grid, positions: Sequence[Added], layer: int) -> Tensor:
         """What a block sees of the tokens that the one before it gave."""
         if layer == self.pool_after:
             x = halve(x, grid, self.prefix)
@@ -165,5 +175,5 @@ class Encoder(nn.Module):
         """What the attention of one block looks at when `x` comes in."""
         block = self.blocks[layer]
         assert isinstance(block, EncoderBlock)
-        x = self._enter(x, grid, positions, layer)
+        x = self.enter(x, grid, positions, layer)
         return block.attention_weights(x, self.grid_at(layer, grid))

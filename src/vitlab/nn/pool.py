@@ -41,8 +41,14 @@ class AttentionPool(nn.Module):
         nn.init.xavier_uniform_(self.probe.detach()[0])
 
     def forward(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
-        probe = self.probe.expand(tokens.shape[0], -1, -1)
-        x = self.attention(probe, tokens)
+        return self.finish(self.attention(self.probes(len(tokens)), tokens))
+
+    def probes(self, images: int) -> Float[Tensor, "B 1 D"]:
+        """What attends, for each of so many images."""
+        return self.probe.expand(images, -1, -1)
+
+    def finish(self, x: Float[Tensor, "B 1 D"]) -> Float[Tensor, "B D"]:
+        """The vector of each image, from what attention read."""
         return (x + self.mlp(self.norm(x)))[:, 0]
 
 

@@ -1,0 +1,147 @@
+"""From a question and a batch of images to maps: every method, every model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitlab.explain.ask import Ask, Method
+from vitlab.explain.attention import attention
+from vitlab.explain.gradients import (
+    CNN,
+    gradcam,
+    gradcam_of_cnn,
+    input_gradient,
+    input_gradient_of_cnn,
+)
+from vitlab.explain.maps import Maps
+from vitlab.explain.placement import placement, sample
+from vitlab.explain.relevance import relevance
+from vitlab.explain.rollout import rollout
+from vitlab.explain.trace import Trace, trace
+from vitlab.models.vit import VisionTransformer, layer_number
+from vitlab.nn.encoder import Grid
+
+ATTENTION_BYTES = 1 << 29
+"""What the attention weights of one block may take; fewer images at once where it is more."""
+GRAPH_BYTES = 1 << 30
+"""What the graphs of all blocks may take; where it is more, the way back computes them again."""
+MOST_IMAGES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Maps of a batch of images, what the model said of them, and which class the maps are of."""
+
+    maps: Maps
+    logits: Float[Tensor, "B classes"]
+    target: Int[Tensor, " B"]
+
+
+def explain(
+    model: nn.Module,
+    images: Float[Tensor, "B C H W"],
+    ask: Ask,
+    target: Int[Tensor, " B"] | None = None,
+) -> Answer:
+    """The maps that a question has; without `target`, of the class with the highest score."""
+    ask.check(model)
+    with torch.inference_mode(mode=False):
+        images = images.clone() if images.is_inference() else images
+        return _explain(model, images, ask, target)
+
+
+def _explain(
+    model: nn.Module,
+    images: Float[Tensor, "B C H W"],
+    ask: Ask,
+    target: Int[Tensor, " B"] | None,
+) -> Answer:
+    if not isinstance(model, VisionTransformer):
+        assert isinstance(model, CNN)
+        return _of_cnn(model, images, ask, target)
+    record = ask.of_a_class and graph_bytes(model, len(images)) <= GRAPH_BYTES
+    found = trace(model, images, record=record)
+    with torch.no_grad():
+        logits = found.logits()
+    target = logits.argmax(dim=1) if target is None else target
+    return Answer(maps_of(found, images, ask, target), logits, target)
+
+
+def maps_of(
+    found: Trace, images: Float[Tensor, "B C H W"], ask: Ask, target: Int[Tensor, " B"]
+) -> Maps:
+    """The maps of a model that has been run already."""
+    every = ask.each is not None
+    layer = None if ask.layer is None else layer_number(ask.layer, len(found.stages))
+    if ask.method == "attention":
+        return attention(found, ask.query, layer=layer, head=ask.head, each=ask.each)
+    if ask.method == "rollout":
+        return rollout(found, ask.query, layer=layer, every=every)
+    if ask.method == "relevance":
+        return relevance(found, target, every=every)
+    if ask.method == "gradcam":
+        return gradcam(found, target, layer=layer, every=every)
+    return input_gradient(found, images, target)
+
+
+def images_at_once(model: nn.Module) -> int:
+    """How many images are explained together, so that memory stays small."""
+    if not isinstance(model, VisionTransformer):
+        return MOST_IMAGES
+    config = model.config
+    return max(1, min(MOST_IMAGES, ATTENTION_BYTES // (4 * config.heads * config.tokens**2)))
+
+
+def graph_bytes(model: VisionTransformer, images: int) -> int:
+    """About what the graphs of all blocks take: vectors of the width and of the MLP's."""
+    config = model.config
+    numbers = config.tokens * (12 * config.width + 2 * config.mlp_width) * config.depth
+    return 4 * images * numbers
+
+
+def _of_cnn(
+    model: CNN, images: Float[Tensor, "B C H W"], ask: Ask, target: Int[Tensor, " B"] | None
+) -> Answer:
+    with torch.no_grad():
+        features = model.feature_map(images)
+        logits = model.classify_map(features)
+    target = logits.argmax(dim=1) if target is None else target
+    if ask.method == "gradcam":
+        maps = gradcam_of_cnn(model, features, target)
+    else:
+        grid = (features.shape[2], features.shape[3])
+        maps = input_gradient_of_cnn(model, images, target, grid)
+    return Answer(maps, logits, target)
+
+
+def every_method(
+    model: nn.Module, images: Float[Tensor, "B C H W"], methods: Sequence[Method], grid: Grid
+) -> tuple[Int[Tensor, " B"], dict[str, Float[Tensor, "B r c"]]]:
+    """The likeliest class of each image, and each method's map of it in the cells of one grid."""
+    if isinstance(model, VisionTransformer):
+        found = trace(model, images)
+        with torch.no_grad():
+            target = found.logits().argmax(dim=1)
+        maps = {name: maps_of(found, images, Ask(method=name), target) for name in methods}
+    else:
+        answers = {name: explain(model, images, Ask(method=name)) for name in methods}
+        target = answers[methods[0]].target
+        maps = {name: answer.maps for name, answer in answers.items()}
+    return target, {name: _in_cells(model, own.map, images, grid) for name, own in maps.items()}
+
+
+def _in_cells(
+    model: nn.Module, maps: Float[Tensor, "B h w"], images: Float[Tensor, "B C H W"], grid: Grid
+) -> Float[Tensor, "B r c"]:
+    """Maps at the middles of equal cells of the image."""
+    size = (images.shape[2], images.shape[3])
+    where = placement(model, size, (maps.shape[1], maps.shape[2]))
+    rows, columns = (
+        (np.arange(cells) + 0.5) * side / cells for cells, side in zip(grid, size, strict=True)
+    )
+    each = [sample(one.float().cpu().numpy(), where, rows, columns) for one in maps]
+    return torch.from_numpy(np.stack(each))

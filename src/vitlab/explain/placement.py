@@ -1,0 +1,120 @@
+"""Where patches lie in a picture: by the stem's stride in the model's pixels, then by the crop."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitlab.models.config import ViTConfig, pair
+from vitlab.models.resnet import ResNet
+from vitlab.models.vit import VisionTransformer
+from vitlab.nn.encoder import Grid
+from vitlab.preprocessing import View
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The middles of the rows or columns of a grid, in the model's pixels: start + i x step."""
+
+    start: float
+    step: float
+
+    def coarser(self, factor: float) -> "Axis":
+        """Of a grid whose cells are each `factor` cells of this one."""
+        return Axis(self.start + (factor - 1) / 2 * self.step, factor * self.step)
+
+
+Placement = tuple[Axis, Axis]
+PIXELS: Placement = (Axis(0.5, 1.0), Axis(0.5, 1.0))
+"""Every pixel a cell of its own."""
+
+
+def placement(model: nn.Module, size: Grid, grid: Grid) -> Placement:
+    """Where the cells of a model's grid lie in an image of `size` that it reads."""
+    if isinstance(model, VisionTransformer):
+        finest = model.config.grid_for(size)
+        rows, columns = (
+            _stem_axis(model.config, size, finest, axis).coarser(finest[axis] / grid[axis])
+            for axis in (0, 1)
+        )
+        return rows, columns
+    if isinstance(model, ResNet):
+        stages = len(model.config.layers)
+        stride = 2 ** (stages - 1) * (4 if model.config.family == "bit" else 1)
+        # Odd windows, padded by half of their side on both: a stride keeps each first pixel.
+        return (Axis(0.5, stride), Axis(0.5, stride))
+    # Two unpadded 5x5 windows lose two pixels each, the second of them in steps of two.
+    return (Axis(7.0, 2.0), Axis(7.0, 2.0))
+
+
+def _stem_axis(config: ViTConfig, size: Grid, grid: Grid, axis: int) -> Axis:
+    if config.stem == "conv":
+        return _conv_axis(config)
+    step = size[axis] / grid[axis]
+    if config.stem == "resnet":
+        # Of the two paths through a block one keeps the first pixel of a stride, the other the
+        # second: the middle of the cell lies between them. SAME padding is even on both sides.
+        step = 4 * 2 ** max(len(config.resnet_layers) - 1, 0) * pair(config.patch_size)[axis]
+    return Axis((size[axis] - (grid[axis] - 1) * step) / 2, step)
+
+
+def _conv_axis(config: ViTConfig) -> Axis:
+    """Odd windows, padded by half of their side, keep each first pixel; pools before norms do not.
+
+    Those take the middle of as many pixels as their stride.
+    """
+    apart = config.conv_downsample == "pool" and config.conv_pool_at == "before"
+    axis = Axis(0.5, 1.0)
+    for stride in config.conv_strides:
+        axis = axis.coarser(stride) if apart else Axis(axis.start, axis.step * stride)
+    return axis
+
+
+def to_picture(values: NDArray[np.float32], where: Placement, view: View) -> NDArray[np.float32]:
+    """A map of cells for every pixel of the picture, linear between the cells' middles.
+
+    Zero where the model does not see the picture.
+    """
+    seen = (view.seen(0), view.seen(1))
+    sampled = sample(values, where, *seen)
+    for axis in (0, 1):
+        outside = (seen[axis] < 0) | (seen[axis] > view.size[axis])
+        sampled[(slice(None),) * axis + (outside,)] = 0.0
+    return sampled
+
+
+def sample(
+    values: NDArray[np.float32],
+    where: Placement,
+    rows: NDArray[np.float64],
+    columns: NDArray[np.float64],
+) -> NDArray[np.float32]:
+    """A map of cells at rows and columns of the model's pixels, linear between middles."""
+    for axis, at in enumerate((rows, columns)):
+        last = values.shape[axis] - 1
+        place = np.clip((at - where[axis].start) / where[axis].step, 0, last)
+        low = np.minimum(place.astype(np.int64), max(last - 1, 0))
+        share = (place - low).astype(np.float32)
+        share = share[:, None] if axis == 0 else share
+        below = values.take(low, axis)
+        values = below + share * (values.take(np.minimum(low + 1, last), axis) - below)
+    return values
+
+
+def cell_means(
+    values: Float[Tensor, "B H W"], where: Placement, grid: Grid
+) -> Float[Tensor, "B h w"]:
+    """The mean over the pixels of each cell: those whose middle is nearest to the cell's."""
+    size = (values.shape[1], values.shape[2])
+    down, across = (_shares(where[axis], size[axis], grid[axis]).to(values) for axis in (0, 1))
+    return down @ values @ across.T
+
+
+def _shares(axis: Axis, side: int, cells: int) -> Float[Tensor, "cells side"]:
+    """What part each pixel has in the mean of a cell."""
+    nearest = ((torch.arange(side) + 0.5 - axis.start) / axis.step).round().clamp(0, cells - 1)
+    shares = (nearest[None] == torch.arange(cells)[:, None]).double()
+    return shares / shares.sum(dim=1, keepdim=True)

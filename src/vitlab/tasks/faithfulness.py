@@ -1,0 +1,218 @@
+"""`vitlab explain --faithfulness`: how true the maps of each method are, over some pictures."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitlab.config import to_dict
+from vitlab.errors import InputError, UnknownName
+from vitlab.evaluate.bootstrap import interval
+from vitlab.explain.ask import METHODS, OF_ANY_MODEL, Ask, Method
+from vitlab.explain.faithfulness import (
+    REMOVED,
+    Curves,
+    Perturbation,
+    Removed,
+    area,
+    order_of,
+)
+from vitlab.explain.methods import every_method, images_at_once
+from vitlab.inference.classifier import Classifier, load
+from vitlab.inference.explainer import Explainer, Read
+from vitlab.inference.pictures import reading
+from vitlab.models.vit import VisionTransformer
+from vitlab.tasks.embed import Watch
+from vitlab.tasks.explain_pictures import choose, read_all
+from vitlab.tasks.job_machine import best_device
+from vitlab.weights.labels import Labels
+
+RANDOM = "random"
+"""What every method is compared with: patches in random order."""
+IMAGES, STEPS = 100, 14
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Area:
+    """Mean area under the curves of all images, and how much better than random order it is.
+
+    Better is less for deletion and more for insertion; the difference is taken image by image.
+    """
+
+    mean: float
+    interval: Interval
+    gain: float
+    gain_interval: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodScore:
+    """One method in both tests, with the mean curves."""
+
+    method: str
+    deletion: Area
+    insertion: Area
+    deletion_curve: tuple[float, ...]
+    insertion_curve: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faithfulness:
+    """What the tests showed."""
+
+    model: str
+    images: int
+    steps: int
+    removed: Removed
+    seed: int
+    shares: tuple[float, ...]
+    """Part of the patches at each point of a curve."""
+    scores: tuple[MethodScore, ...]
+    """Random order is the last."""
+    broken: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """All numbers, as JSON-able values."""
+        return to_dict(self)
+
+
+def faithfulness(
+    model: str | os.PathLike[str],
+    images: Sequence[str | os.PathLike[str]],
+    *,
+    methods: Sequence[Method] | None = None,
+    count: int = IMAGES,
+    steps: int = STEPS,
+    removed: Removed = "mean",
+    seed: int = 0,
+    labels: Labels | None = None,
+    download: bool = False,
+    watch: Watch | None = None,
+    **changes: Any,
+) -> Faithfulness:
+    """Take patches away from pictures, and bring them back, in the order of each method's map.
+
+    `methods` None: all that the model has. Pictures are drawn by `seed` where there are more than
+    `count`; it also decides the random order.
+    """
+    if removed not in REMOVED:
+        raise UnknownName("removed", removed, REMOVED)
+    classifier = load(model, labels=labels, **changes)
+    classifier.model.to(best_device())
+    asked = _methods(classifier, methods)
+    explainer = Explainer(classifier, Ask(method=asked[0]))
+    _check(classifier, steps)
+    with reading():
+        chosen = choose(images, count=count, seed=seed, download=download)
+        read, broken = read_all(explainer, chosen)
+        found: dict[str, list[Curves]] = {}
+        done = 0
+        for batch in _batches(read, images_at_once(classifier.model)):
+            for name, curves in _test(explainer, batch, asked, steps, removed, seed + done).items():
+                found.setdefault(name, []).append(curves)
+            done += len(batch)
+            if watch is not None:
+                watch("images", done, len(read))
+    return Faithfulness(
+        model=os.fspath(model),
+        images=len(read),
+        steps=steps,
+        removed=removed,
+        seed=seed,
+        shares=tuple(found[RANDOM][0].shares.tolist()),
+        scores=tuple(_scores(found)),
+        broken=broken,
+    )
+
+
+def _methods(classifier: Classifier, asked: Sequence[Method] | None) -> tuple[Method, ...]:
+    """Those that were asked for, or all that the model has; each once."""
+    if asked is not None:
+        if not asked:
+            raise InputError(f"no method named; valid: {', '.join(METHODS)}")
+        for method in asked:
+            Ask(method=method).check(classifier.model)
+        return tuple(dict.fromkeys(asked))
+    attends = isinstance(classifier.model, VisionTransformer)
+    return tuple(method for method in METHODS if attends or method in OF_ANY_MODEL)
+
+
+def _check(classifier: Classifier, steps: int) -> None:
+    classifier.source.require_head()
+    if classifier.source.task == "regression":
+        raise InputError("faithfulness of a regression; valid: a model that tells probabilities")
+    rows, columns = cells_of(classifier)
+    if not 2 <= steps <= rows * columns:
+        raise InputError(f"steps {steps}; valid: 2 to {rows * columns}, the number of patches")
+
+
+def cells_of(classifier: Classifier) -> tuple[int, int]:
+    """The patches that go and come: those of the model, or squares of a like size for a CNN."""
+    size = classifier.preprocessing.size
+    if isinstance(classifier.model, VisionTransformer):
+        return classifier.model.config.grid_for(size)
+    rows, columns = (min(side, max(8, side // 16)) for side in size)
+    return rows, columns
+
+
+def _batches(read: Sequence[Read], size: int) -> Iterator[list[Read]]:
+    rest = iter(read)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def _test(
+    explainer: Explainer,
+    batch: Sequence[Read],
+    methods: Sequence[Method],
+    steps: int,
+    removed: Removed,
+    seed: int,
+) -> dict[str, Curves]:
+    """The curves of every method for some pictures, and those of random order."""
+    classifier, images = explainer.classifier, explainer.images(batch)
+    grid = cells_of(classifier)
+    target, maps = every_method(classifier.model, images, methods, grid)
+    draw = torch.Generator().manual_seed(seed)
+    maps[RANDOM] = torch.rand(len(batch), *grid, generator=draw)
+    orders: dict[str, Tensor] = {name: order_of(found, draw) for name, found in maps.items()}
+    test = Perturbation(steps=steps, removed=removed)
+    return test.curves(classifier.probabilities, images, target, orders, grid)
+
+
+def _scores(found: dict[str, list[Curves]]) -> Iterator[MethodScore]:
+    shares = found[RANDOM][0].shares
+    together = {
+        name: (
+            np.concatenate([one.deletion for one in curves]),
+            np.concatenate([one.insertion for one in curves]),
+        )
+        for name, curves in found.items()
+    }
+    by_chance = [area(shares, curves) for curves in together[RANDOM]]
+    for name, (deletion, insertion) in together.items():
+        yield MethodScore(
+            method=name,
+            deletion=_area(area(shares, deletion), by_chance[0], sign=-1),
+            insertion=_area(area(shares, insertion), by_chance[1], sign=1),
+            deletion_curve=tuple(deletion.mean(axis=0).tolist()),
+            insertion_curve=tuple(insertion.mean(axis=0).tolist()),
+        )
+
+
+def _area(areas: NDArray[np.float64], by_chance: NDArray[np.float64], *, sign: int) -> Area:
+    gains = sign * (areas - by_chance)
+    return Area(
+        mean=float(areas.mean()),
+        interval=interval(lambda rows: float(areas[rows].mean()), len(areas)),
+        gain=float(gains.mean()),
+        gain_interval=interval(lambda rows: float(gains[rows].mean()), len(gains)),
+    )
