@@ -88,9 +88,10 @@ def measure(model: str, batch: int, options: argparse.Namespace, progress: Progr
 def check_agreement(results: dict[str, list[float]]) -> None:
     """Refuse to time what does not come from the same forward pass."""
     for name, found in results.items():
-        far = max(abs(a - b) for a, b in zip(found, results[FORWARD], strict=True))
-        if not far < 1e-4:  # of logits about 1; not a number is no agreement either
-            raise SystemExit(f"{name}: logits differ from those of a forward pass by {far:.2g}")
+        errors = [abs(a - b) for a, b in zip(found, results[FORWARD], strict=True)]
+        # Of logits about 1; not a number is no agreement either.
+        if not all(error < 1e-4 for error in errors):
+            raise SystemExit(f"{name}: logits differ from a forward pass's by {max(errors):.2g}")
 
 
 def peak_memory(method: str, options: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """The referee of the benchmarks: exact statistics, and a race whose winner is known."""
 
 import importlib
+import importlib.util
 import random
 import statistics
 import sys
@@ -230,3 +231,44 @@ def test_speeds_of_predicting_are_told_with_their_interval() -> None:
     assert ours.split() == ["vitlab", "30.0", "images/s"]
     assert "20.0 images/s  ratio 1.500 (1.500 to 1.500)  vitlab is faster" in theirs
     assert "6.0x longer" in warning
+
+
+def load_explain() -> Any:
+    """By its path: `explain` is also a folder of tests."""
+    path = Path(harness.__file__).with_name("explain.py")
+    spec = importlib.util.spec_from_file_location("benchmark_of_explain", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_costs_of_explaining_are_ratios_to_a_forward_pass() -> None:
+    explain = load_explain()
+    rounds = [turns(forward=2.0, rollout=2.6, relevance=9.0) for _ in range(8)]
+    first, rollout, relevance = explain.report_time("vit_ti16 b8", rounds).splitlines()
+    assert first == "vit_ti16 b8: a forward pass takes 2000 ms"
+    assert "rollout    1.30 times that (1.30 to 1.30; rounds 1.30 to 1.30)" in rollout
+    assert rollout.endswith("limit 1.6: kept")
+    assert relevance.endswith("limit 4.0: missed")
+    few = explain.report_time("vit_ti16 b8", rounds[:3])
+    assert few.count("not shown") == 2
+
+
+def test_memory_of_explaining_has_a_limit() -> None:
+    explain = load_explain()
+    options = explain.parser().parse_args([])
+    found = {"rollout": 1_546_000_000, "relevance": 3_100_000_000}
+    first, rollout, relevance = explain.report_memory(found, options).splitlines()
+    assert first == "vit_s16 at 1024, one image"
+    assert rollout.split() == ["rollout", "1.55", "GB;", "limit", "3:", "kept"]
+    assert relevance.endswith("missed")
+
+
+def test_maps_of_other_logits_are_not_timed() -> None:
+    explain = load_explain()
+    explain.check_agreement({"forward": [1.0, 2.0], "rollout": [1.0, 2.00001]})
+    for wrong in (2.01, float("nan")):
+        with pytest.raises(SystemExit, match="rollout: logits differ"):
+            explain.check_agreement({"forward": [1.0, 2.0], "rollout": [1.0, wrong]})

@@ -341,6 +341,16 @@ def test_a_model_without_blocks(pool: Any) -> None:
                 explain(model, images.detach(), Ask(method=method))
 
 
+def test_images_of_another_size_have_another_grid() -> None:
+    config = replace(PLAIN, dynamic_size=True)
+    model = VisionTransformer(config).double().eval()
+    images = torch.randn(2, config.channels, 21, 22, dtype=torch.float64)
+    found = explain(model, images, Ask(method="rollout", token=(6, 10))).maps
+    assert found.map.shape == (2, 7, 11)
+    with pytest.raises(InputError, match="token 7,0; valid: rows 0 to 6, columns 0 to 10"):
+        explain(model, images, Ask(method="rollout", token=(7, 0)))
+
+
 def test_who_is_asked_is_said() -> None:
     words = {case: Query().words(CASES[case]) for case in ("full-1", "full-0", "map", "mean_all")}
     assert words["full-1"] == "the class token"

@@ -9,6 +9,7 @@ from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import Changes, ClassLabels, ImageSize, Json, loading
 from vitlab.cli.output import print_json, print_table
 from vitlab.cli.steps import steps as showing
+from vitlab.explain.limits import SHOWN, STEPS, TESTED
 
 if TYPE_CHECKING:
     from vitlab.explain.explanation import Explanation
@@ -74,7 +75,7 @@ def explain(
         ),
     ] = False,
     steps: Annotated[
-        int | None, typer.Option(min=2, help="With --faithfulness: steps of a curve (14).")
+        int | None, typer.Option(min=2, help=f"With --faithfulness: steps of a curve ({STEPS}).")
     ] = None,
     removed: Annotated[
         str | None,
@@ -89,7 +90,7 @@ def explain(
             "--images",
             min=1,
             metavar="N",
-            help="Draw so many where there are more: 16 for a figure, 100 for --faithfulness.",
+            help=f"Draw so many where there are more ({SHOWN}; {TESTED} for --faithfulness).",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the images drawn, and of random order.")] = 0,

@@ -80,7 +80,8 @@ class Ask:
             layer_number(self.layer, config.depth)
         if self.head is not None and not 0 <= self.head < config.heads:
             raise InputError(f"head {self.head}; valid: 0 to {config.heads - 1}")
-        self.query.check(config.grid)
+        if not config.dynamic_size:  # else it is known when the images are
+            self.query.check(config.grid)
 
     def _check_without_blocks(self, config: ViTConfig) -> None:
         """A model without encoder blocks is read through its pooling alone."""

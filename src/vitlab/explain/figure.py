@@ -11,6 +11,7 @@ from PIL import Image
 
 from vitlab.errors import FileError, InputError, MissingExtra
 from vitlab.explain.explanation import Array, Explanation, caption
+from vitlab.explain.limits import LONGEST, MOST
 from vitlab.files import replacing
 
 if TYPE_CHECKING:
@@ -20,14 +21,10 @@ ENDINGS = (".png", ".svg", ".pdf")
 COLOURS = "inferno"
 """Grows in lightness, so that it is read without seeing colours too."""
 INK, SOFT, BAR, TRACK, ASKED = "#1f2430", "#667085", "#4c78a8", "#e6e8ec", "#00b4d8"
-LONGEST = 640
-"""Pixels of a picture's longer side in a figure."""
 MANY, TOP = 4096, 0.005
 """A map of so many numbers or more has outliers: this part of it, the highest, is drawn as one."""
 FAINT, STRONG = 0.35, 0.9
 """How much of the picture the map covers where it is least and most."""
-MOST = 32
-"""Images of one figure."""
 
 
 def check_name(path: Path) -> None:

@@ -75,6 +75,7 @@ def maps_of(
     found: Trace, images: Float[Tensor, "B C H W"], ask: Ask, target: Int[Tensor, " B"]
 ) -> Maps:
     """The maps of a model that has been run already."""
+    ask.query.check(found.grid)
     every = ask.each is not None
     layer = None if ask.layer is None else layer_number(ask.layer, len(found.stages))
     if ask.method == "attention":

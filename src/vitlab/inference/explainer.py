@@ -60,8 +60,11 @@ class Explainer:
         self.target = None if target is None else class_number(classifier.labels, target)
         self._wording = question(classifier.model, ask)
 
-    def read(self, source: Picture, name: str | None = None) -> Read:
-        """A picture; InputError with its name and the reason where it cannot be read."""
+    def read(self, source: Picture, name: str | None = None, *, longest: int | None = None) -> Read:
+        """A picture; InputError with its name and the reason where it cannot be read.
+
+        With `longest`, no more of it is kept for a figure than a longer side of so many pixels.
+        """
         path = path_of(source) if name is None else name
         try:
             whole, pixels = read_both(source, self.classifier.preprocessing)
@@ -69,6 +72,8 @@ class Explainer:
             raise InputError(f"{'image' if path is None else path}: {error}") from error
         picture = _shown(whole)
         view = self.classifier.preprocessing.view((picture.height, picture.width))
+        if longest is not None:
+            picture.thumbnail((longest, longest))
         return Read(path=path, picture=picture, view=view, pixels=pixels)
 
     def stream(

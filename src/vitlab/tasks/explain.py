@@ -9,17 +9,15 @@ from typing import Any
 from vitlab.errors import InputError
 from vitlab.explain.ask import Ask
 from vitlab.explain.explanation import Explanation
-from vitlab.explain.figure import MOST, check_name, draw, save
+from vitlab.explain.figure import check_name, draw, save
+from vitlab.explain.limits import LONGEST, MOST, SHOWN
 from vitlab.inference.classifier import load
 from vitlab.inference.explainer import Explainer, Target
 from vitlab.inference.pictures import reading
 from vitlab.tasks.embed import Watch
-from vitlab.tasks.explain_pictures import choose, read_all
+from vitlab.tasks.explain_pictures import choose, reads
 from vitlab.tasks.job_machine import best_device
 from vitlab.weights.labels import Labels
-
-SHOWN = 16
-"""Pictures of a figure, unless told otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,12 +69,13 @@ def explain(
             raise InputError(
                 f"a figure of every head of {len(chosen.pictures)} images; valid: one image"
             )
-        read, broken = read_all(explainer, chosen)
-        found = []
-        for explanation in explainer.stream(read):
+        found: list[Explanation] = []
+        broken: dict[str, str] = {}
+        kept = 1 if output is None else LONGEST
+        for explanation in explainer.stream(reads(explainer, chosen, broken, longest=kept)):
             found.append(explanation)
             if watch is not None:
-                watch("images", len(found), len(read))
+                watch("images", len(found) + len(broken), len(chosen.pictures))
     if output is not None:
         save(draw(found), output)
     return Explained(explanations=found, broken=broken, total=chosen.total, output=output)

@@ -1,7 +1,7 @@
 """Which pictures are explained: files, folders, patterns, datasets, and images of a dataset."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,18 +41,21 @@ def choose(
     return Chosen(pictures=pictures, total=len(places))
 
 
-def read_all(explainer: Explainer, chosen: Chosen) -> tuple[list[Read], dict[str, str]]:
-    """The pictures that can be read, and the others with the reason; one at least must be."""
-    found, broken = [], {}
+def reads(
+    explainer: Explainer, chosen: Chosen, broken: dict[str, str], *, longest: int
+) -> Iterator[Read]:
+    """One picture after the other; what cannot be read goes to `broken` with the reason.
+
+    An InputError where none can be.
+    """
     for name, source in chosen.pictures:
         try:
-            found.append(explainer.read(source, name))
+            yield explainer.read(source, name, longest=longest)
         except InputError as error:
             broken[name] = str(error).removeprefix(f"{name}: ")
-    if not found:
+    if len(broken) == len(chosen.pictures):
         name, reason = next(iter(broken.items()))
         raise InputError(f"{name}: {reason}")
-    return found, broken
 
 
 def _places(spec: str, download: bool) -> list[tuple[str, ImageSet, int]]:

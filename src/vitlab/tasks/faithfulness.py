@@ -23,19 +23,19 @@ from vitlab.explain.faithfulness import (
     area,
     order_of,
 )
+from vitlab.explain.limits import STEPS, TESTED
 from vitlab.explain.methods import every_method, images_at_once
 from vitlab.inference.classifier import Classifier, load
 from vitlab.inference.explainer import Explainer, Read
 from vitlab.inference.pictures import reading
 from vitlab.models.vit import VisionTransformer
 from vitlab.tasks.embed import Watch
-from vitlab.tasks.explain_pictures import choose, read_all
+from vitlab.tasks.explain_pictures import choose, reads
 from vitlab.tasks.job_machine import best_device
 from vitlab.weights.labels import Labels
 
 RANDOM = "random"
 """What every method is compared with: patches in random order."""
-IMAGES, STEPS = 100, 14
 
 Interval = tuple[float, float]
 
@@ -89,7 +89,7 @@ def faithfulness(
     images: Sequence[str | os.PathLike[str]],
     *,
     methods: Sequence[Method] | None = None,
-    count: int = IMAGES,
+    count: int = TESTED,
     steps: int = STEPS,
     removed: Removed = "mean",
     seed: int = 0,
@@ -112,18 +112,19 @@ def faithfulness(
     _check(classifier, steps)
     with reading():
         chosen = choose(images, count=count, seed=seed, download=download)
-        read, broken = read_all(explainer, chosen)
         found: dict[str, list[Curves]] = {}
+        broken: dict[str, str] = {}
         done = 0
-        for batch in _batches(read, images_at_once(classifier.model)):
+        pictures = reads(explainer, chosen, broken, longest=1)
+        for batch in _batches(pictures, images_at_once(classifier.model)):
             for name, curves in _test(explainer, batch, asked, steps, removed, seed + done).items():
                 found.setdefault(name, []).append(curves)
             done += len(batch)
             if watch is not None:
-                watch("images", done, len(read))
+                watch("images", done + len(broken), len(chosen.pictures))
     return Faithfulness(
         model=os.fspath(model),
-        images=len(read),
+        images=done,
         steps=steps,
         removed=removed,
         seed=seed,
@@ -163,9 +164,8 @@ def cells_of(classifier: Classifier) -> tuple[int, int]:
     return rows, columns
 
 
-def _batches(read: Sequence[Read], size: int) -> Iterator[list[Read]]:
-    rest = iter(read)
-    while batch := list(islice(rest, size)):
+def _batches(pictures: Iterator[Read], size: int) -> Iterator[list[Read]]:
+    while batch := list(islice(pictures, size)):
         yield batch
 
 
