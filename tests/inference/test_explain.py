@@ -14,7 +14,7 @@ from PIL import Image
 from reference.random_weights import randomise
 from vitlab import Preprocessing, VisionTransformer, ViTConfig, VitlabError, create_model
 from vitlab.explain import methods
-from vitlab.explain.explanation import Explanation
+from vitlab.explain.explanation import Explanation, caption
 from vitlab.explain.figure import draw
 from vitlab.inference.classifier import Classifier
 from vitlab.inference.explainer import class_number
@@ -341,6 +341,17 @@ def test_what_lies_on_no_patch_is_said() -> None:
     assert found.elsewhere is not None
     assert found.elsewhere + float(found.map.sum()) == pytest.approx(1, abs=1e-5)
     assert f"{found.elsewhere:.0%} of it lies on tokens that are no patches" in found.caption
+
+
+def test_a_flat_map_is_said_to_be_flat() -> None:
+    asked = classifier(class_token=False, pool="mean")
+    assert "same for every patch" not in asked.explain(photo()).caption
+    for block in asked.model.encoder.blocks:
+        torch.nn.init.zeros_(block.attention.proj.weight)  # attention that nothing reads
+    found = asked.explain(photo())
+    np.testing.assert_allclose(found.map, np.full((3, 5), 1 / 15), rtol=1e-5)
+    assert found.caption.endswith("It is the same for every patch.")
+    assert "the map is the same for every patch" in caption([found, found])
 
 
 def test_attention_of_ones_own_kind() -> None:
