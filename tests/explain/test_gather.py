@@ -69,7 +69,9 @@ def distance(weights: Any, grid: tuple[int, int], size: tuple[int, int], prefix:
 def test_everything_matches_the_definitions(name: str) -> None:
     model = build(name)
     images = draw_images(model, 3)
-    found = gather(model, images, attention=True, means=True, pooled=True, pictures=2)
+    found = gather(
+        model, images, attention=True, means=True, pooled=True, pictures=frozenset({0, 2})
+    )
     expected = reference_vit(model.state_dict(), asdict(model.config))(images)
     prefix, size = model.config.prefix, tuple(images.shape[2:])
     for layer, looks in found.attention.items():
@@ -87,9 +89,10 @@ def test_everything_matches_the_definitions(name: str) -> None:
     np.testing.assert_allclose(stacked(found.means)[1:], means, **TOLERANCE)
     # The last two are kept in float32.
     np.testing.assert_allclose(torch.cat(found.pooled), expected.pooled, atol=1e-5)
-    patches = expected.tokens[:2, prefix:].reshape(2, *expected.grids[-1], -1)
+    patches = expected.tokens[::2, prefix:].reshape(2, *expected.grids[-1], -1)
     np.testing.assert_allclose(torch.cat(found.patches), patches, atol=1e-5)
-    assert torch.equal(torch.cat(found.pictures), images[:2])
+    assert torch.equal(torch.cat(found.pictures), images[::2])
+    assert found.shown == [0, 2]
 
 
 def test_what_enters_the_first_block() -> None:
@@ -102,7 +105,9 @@ def test_what_enters_the_first_block() -> None:
 
 def test_a_block_of_a_smaller_grid_is_measured_on_it() -> None:
     model = build("pooled")  # 6 x 10 patches of 3 x 2 pixels, then 3 x 5
-    found = gather(model, draw_images(model, 2), attention=True, means=True, pictures=1)
+    found = gather(
+        model, draw_images(model, 2), attention=True, means=True, pictures=frozenset({1})
+    )
     assert [found.attention[layer].grid for layer in (0, 1)] == [(6, 10), (3, 5)]
     assert [found.attention[layer].tokens for layer in (0, 1)] == [61, 16]
     assert stacked(found.means).shape == (3, 2, 12)
@@ -111,7 +116,7 @@ def test_a_block_of_a_smaller_grid_is_measured_on_it() -> None:
 
 def test_a_convolutional_network_has_pooled_features_alone() -> None:
     model = create_model("cnn_tutorial").eval()
-    wanted = {"attention": True, "means": True, "pictures": 2}
+    wanted = {"attention": True, "means": True, "pictures": frozenset({1})}
     found = gather(model, torch.zeros(3, 3, 32, 32), pooled=True, **wanted)
     assert [len(part) for part in found.pooled] == [2, 1]
     assert [found.attention, found.means, found.patches] == [{}, {}, []]

@@ -23,7 +23,7 @@ from vitlab.explain.positions import cosine_maps, position_tables
 from vitlab.explain.principal import principal_components
 from vitlab.inference.classifier import Classifier
 from vitlab.models.config import pair
-from vitlab.tasks.figures.feature_pca import as_rgb
+from vitlab.tasks.figures.feature_pca import as_rgb, spread
 from vitlab.tasks.figures.job import figures
 from vitlab.tasks.figures.positions import mosaic
 from vitlab.tasks.figures.style import as_colours
@@ -87,10 +87,16 @@ def test_the_numbers_are_those_of_the_definitions(folder: Path) -> None:
         inner = np.array(found["cka"][key])[1:, 1:]
         np.testing.assert_allclose(inner, cka(behind), rtol=1e-3, atol=1e-4)
     rgb = np.array(found["feature-pca"]["rgb"])
-    components = principal_components(features.patches[:8].flatten(0, 2), 3)
-    np.testing.assert_allclose(rgb, as_rgb(components.project(features.patches[:8])), atol=1e-3)
+    patches = features.patches[[0, 1, 2, 3, 4, 5, 6, 7]]  # of 9, one in every 9 / 8
+    components = principal_components(patches.flatten(0, 2), 3)
+    np.testing.assert_allclose(rgb, as_rgb(components.project(patches)), atol=1e-3)
     assert found["tsne"]["labels"] == [path.parent.name for path in sorted(folder.rglob("*.png"))]
     assert len(found["tsne"]["points"]) == 9
+
+
+def test_pictures_come_from_everywhere() -> None:
+    assert sorted(spread(128)) == [0, 16, 32, 48, 64, 80, 96, 112]
+    assert sorted(spread(3)) == [0, 1, 2]
 
 
 def test_the_pictures_are_the_images(folder: Path) -> None:

@@ -300,8 +300,9 @@ def test_cells_are_coloured_by_sign_and_size() -> None:
 
 def test_of_a_large_tensor_some_rows_are_shown_and_that_is_said() -> None:
     html = tensor("S", np.ones((MOST + 1, MOST + 1)))
-    assert f"[{MOST + 1}, {MOST + 1}], every second row and column shown" in html
-    assert "shown" not in tensor("S", np.ones((MOST, 3)))
+    assert f"[{MOST + 1}, {MOST + 1}], every second row and every second column<" in html
+    assert "every" not in tensor("S", np.ones((MOST, 3)))
+    assert ", every third column<" in tensor("S", np.ones((5, 3 * MOST)))
 
 
 def test_photographs_may_have_any_shape() -> None:

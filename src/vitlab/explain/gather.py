@@ -35,7 +35,10 @@ class Gathered:
     pooled: list[Float[Tensor, "B D"]] = field(default_factory=list)
     patches: list[Float[Tensor, "B h w D"]] = field(default_factory=list)
     pictures: list[Float[Tensor, "B C H W"]] = field(default_factory=list)
-    """Of the first images, which `patches` are of."""
+    """The images that `patches` are of."""
+    shown: list[int] = field(default_factory=list)
+    """Their numbers, in the order of all images that were seen."""
+    seen: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +49,8 @@ class Gatherer:
     attention: bool = False
     means: bool = False
     pooled: bool = False
-    pictures: int = 0
-    """Images whose patches are kept."""
+    pictures: frozenset[int] = frozenset()
+    """Numbers of the images whose patches are kept."""
 
     def see(self, images: Float[Tensor, "B C H W"], found: Gathered) -> None:
         """Run the model on a batch and add what is wanted of it."""
@@ -60,10 +63,12 @@ class Gatherer:
             features = self.model.features(images)
         if self.pooled:
             found.pooled.append(features.pooled.float().cpu())
-        room = self.pictures - sum(map(len, found.pictures))
-        if room > 0:
-            found.patches.append(features.patches[:room].float().cpu())
-            found.pictures.append(images[:room].cpu())
+        kept = [i for i in range(len(images)) if found.seen + i in self.pictures]
+        if kept:
+            found.patches.append(features.patches[kept].float().cpu())
+            found.pictures.append(images[kept].cpu())
+            found.shown += [found.seen + i for i in kept]
+        found.seen += len(images)
 
     def _visit(self, visit: Visit, size: tuple[int, int], found: Gathered) -> None:
         assert isinstance(self.model, VisionTransformer)

@@ -28,8 +28,7 @@ def position_tables(model: nn.Module) -> list[Float[Tensor, "h w D"]]:
 def offset_tables(model: nn.Module) -> list[Float[Tensor, "_ K"]]:
     """The embeddings of offsets of a model with relative positions, layer by layer; else none.
 
-    Of n rows, row i is for a key that comes `n // 2 - i` places after the query, in the order of
-    reading.
+    Row i of n is for a key that comes `n // 2 - i` places after the query in reading order.
     """
     return [table for table in _of_attention(model, "offsets") if isinstance(table, Tensor)]
 

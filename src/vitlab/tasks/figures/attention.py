@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -136,7 +137,7 @@ def _draw(figure: Figure, name: str) -> tuple[Any, Any]:
     axes.set_xlabel("layer")
     axes.set_xticks(depth[:: -(-len(depth) // 12)])
     axes.set_xlim(-0.5, len(depth) - 0.5)
-    axes.set_ylim(0, None)
+    axes.set_ylim(0, 1.08 * np.nanmax([*values.ravel(), *evenly]))
     axes.grid(axis="y", color=FAINT, linewidth=0.7)
     axes.legend(loc="best")
     return drawn, axes

@@ -22,6 +22,12 @@ def check(model: nn.Module) -> None:
     transformer(model, "feature-pca", "patch tokens")
 
 
+def spread(images: int) -> frozenset[int]:
+    """Which of so many images are shown: some from everywhere, since classes follow one another."""
+    shown = min(images, PICTURES)
+    return frozenset(number * images // shown for number in range(shown))
+
+
 def build(seen: Seen) -> Figure:
     patches = torch.cat(seen.gathered.patches).double()  # [n, h, w, D]
     components = principal_components(patches.flatten(0, 2), 3)
@@ -34,7 +40,7 @@ def build(seen: Seen) -> Figure:
             f"as red, green and blue, each from its {CUT:.0%} to its {1 - CUT:.0%} quantile."
         ),
         data={
-            "images": list(seen.names[: len(patches)]),
+            "images": [seen.names[number] for number in seen.gathered.shown],
             "grid": list(patches.shape[1:3]),
             "variance_shares": plain(components.shares),
             "rgb": plain(colours),

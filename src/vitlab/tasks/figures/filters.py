@@ -59,7 +59,7 @@ def draw(figure: Figure) -> Any:
             share = 100 * data["variance_shares"][number]
             place.set_title(f"{share:.{1 if share < 10 else 0}f} %", fontsize=7, pad=2)
     kinds = {
-        "components": f"Filters of the {data['layer']}: principal components, share of variance",
+        "components": f"{data['layer'].capitalize()}: principal components, share of variance",
         "filters": f"Filters of the {data['layer']}, strongest first",
     }
     drawn.suptitle(kinds[data["kind"]], fontsize=9.5 if columns > 4 else 7.5)

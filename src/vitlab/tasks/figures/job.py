@@ -12,7 +12,7 @@ from vitlab.errors import Lacks
 from vitlab.explain.gather import Gathered, Gatherer, batch_size_for
 from vitlab.inference.classifier import Classifier
 from vitlab.tasks.any_model import AnyModel, open_any
-from vitlab.tasks.figures.feature_pca import PICTURES
+from vitlab.tasks.figures.feature_pca import spread
 from vitlab.tasks.figures.figure import Figure, Seen, Watch
 from vitlab.tasks.figures.images import draw_images
 from vitlab.tasks.figures.style import check_matplotlib
@@ -124,7 +124,7 @@ def _look(
         attention="attention" in needs,
         means="means" in needs,
         pooled="pooled" in needs,
-        pictures=PICTURES if "pictures" in needs else 0,
+        pictures=spread(drawn.total) if "pictures" in needs else frozenset(),
     )
     device = best_device()
     model.to(device)

@@ -4,14 +4,17 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from vitlab import imagenet
 from vitlab.explain.tsne import tsne
 from vitlab.tasks.figures.figure import Figure, Seen, array, counted, plain
-from vitlab.tasks.figures.style import CLASSES, FAINT, MARKERS, PAGE, new_figure
+from vitlab.tasks.figures.style import CLASSES, FAINT, MARKERS, new_figure
 
 PERPLEXITY = 30.0
+SIDE = 4.6
+"""Inches that the points have from left to right."""
 NAMED = 20
 """Classes with a colour and mark of their own; images of rarer ones are small and pale."""
 
@@ -43,7 +46,9 @@ def draw(figure: Figure) -> Any:
     points, labels = array(data["points"]), data["labels"]
     common = Counter(label for label in labels if label).most_common(NAMED)
     names = sorted(name for name, _ in common)
-    drawn = new_figure(PAGE * (0.8 if names else 0.6), PAGE * 0.6)
+    across, down = np.ptp(points, axis=0) + 1e-12
+    height = SIDE * min(max(down / across, 0.6), 1.2)
+    drawn = new_figure(SIDE + (1.5 if names else 0.1), height + 0.3)
     axes = drawn.add_subplot()
     others = [number for number, label in enumerate(labels) if label not in names]
     if others:
@@ -55,7 +60,7 @@ def draw(figure: Figure) -> Any:
         chosen = [place for place, label in enumerate(labels) if label == name]
         axes.scatter(
             *points[chosen].T,
-            s=26,
+            s=52 if MARKERS[number % len(MARKERS)] == "*" else 26,
             color=CLASSES[number % len(CLASSES)],
             marker=MARKERS[number % len(MARKERS)],
             linewidths=0.4,

@@ -37,17 +37,18 @@ def tensor(
     steps = tuple(-(-size // MOST) for size in values.shape)
     shown = values[:: steps[0], :: steps[1]]
     size = ", ".join(map(str, values.shape))
-    skipped = max(steps) > 1
-    thinned = f"every {ordinal(max(steps))} row and column shown" if skipped else ""
-    notes = "; ".join(part for part in (note, thinned) if part)
-    wide = shown.shape[1] >= 6 * shown.shape[0]
-    width = _width(*shown.shape, side)
+    sides = zip(steps, ("row", "column"), strict=True)
+    thinned = [f"every {ordinal(step)} {line}" for step, line in sides if step > 1]
+    notes = ", ".join(part for part in (note, " and ".join(thinned)) if part)
+    rows, columns = shown.shape
+    wide = columns >= 6 * rows
+    width = _width(rows, columns, side)
     frame = element(
         "div",
         element("img", src=png(coloured(shown)), alt=f"{size} numbers", class_="cells"),
         None if row is None else _marked(row, values.shape[0]),
         class_="strip" if wide else "matrix",
-        style=None if wide else f"aspect-ratio: {_ratio(*shown.shape)}; width: {width}px",
+        style=None if wide else f"aspect-ratio: {columns} / {rows}; width: {width}px",
     )
     caption = join([element("b", name), f" [{size}]", f", {notes}" if notes else ""])
     return element("figure", frame, element("figcaption", caption), class_="tensor")
@@ -167,10 +168,6 @@ def _width(rows: int, columns: int, side: int) -> int:
     """Pixels that a matrix is wide: cells that can be seen, and no picture too large."""
     cell = min(12.0, side / columns, side / rows)
     return max(24, round(columns * cell))
-
-
-def _ratio(rows: int, columns: int) -> str:
-    return f"{columns} / {rows}"
 
 
 def ordinal(number: int) -> str:
