@@ -14,7 +14,8 @@ from PIL import Image
 from reference.random_weights import randomise
 from vitlab import Preprocessing, VisionTransformer, ViTConfig, VitlabError, create_model
 from vitlab.explain import methods
-from vitlab.explain.explanation import Explanation
+from vitlab.explain.ask import Ask, answerable
+from vitlab.explain.explanation import Explanation, caption
 from vitlab.explain.figure import draw
 from vitlab.inference.classifier import Classifier
 from vitlab.inference.explainer import class_number
@@ -275,6 +276,15 @@ def test_fewer_images_at_once_where_there_are_many_tokens() -> None:
     assert methods.graph_bytes(large, 1) > methods.GRAPH_BYTES
 
 
+def test_which_methods_a_model_has() -> None:
+    assert answerable(VisionTransformer(CONFIG)) == METHODS
+    assert answerable(VisionTransformer(replace(CONFIG, depth=0))) == ("input-gradient",)
+    assert answerable(create_model("cnn_tutorial")) == ("gradcam", "input-gradient")
+    assert answerable(torch.nn.Linear(2, 3)) == ()
+    with pytest.raises(VitlabError, match="a Linear; valid: a model of vitlab's"):
+        Ask(method="gradcam").check(torch.nn.Linear(2, 3))
+
+
 def test_numbers_need_no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
@@ -343,6 +353,17 @@ def test_what_lies_on_no_patch_is_said() -> None:
     assert f"{found.elsewhere:.0%} of it lies on tokens that are no patches" in found.caption
 
 
+def test_a_flat_map_is_said_to_be_flat() -> None:
+    asked = classifier(class_token=False, pool="mean")
+    assert "same for every patch" not in asked.explain(photo()).caption
+    for block in asked.model.encoder.blocks:
+        torch.nn.init.zeros_(block.attention.proj.weight)  # attention that nothing reads
+    found = asked.explain(photo())
+    np.testing.assert_allclose(found.map, np.full((3, 5), 1 / 15), rtol=1e-5)
+    assert found.caption.endswith("It is the same for every patch.")
+    assert "the map is the same for every patch" in caption([found, found])
+
+
 def test_attention_of_ones_own_kind() -> None:
     """A kind with `forward` and `weights` alone can be looked at, but not differentiated."""
 
@@ -359,5 +380,6 @@ def test_attention_of_ones_own_kind() -> None:
     found = asked.explain(photo(), method="attention")
     np.testing.assert_allclose(found.map, np.full((3, 5), 1 / 16), rtol=1e-6)
     assert asked.explain(photo(), method="rollout").map.shape == (3, 5)
+    assert answerable(asked.model) == ("attention", "rollout")
     with pytest.raises(VitlabError, match=r"Mine is attention of your own.*attention and rollout"):
         asked.explain(photo())

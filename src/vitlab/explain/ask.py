@@ -8,12 +8,15 @@ from torch import nn
 from vitlab.errors import InputError, UnknownName
 from vitlab.explain.query import Each, Query, Token
 from vitlab.models.config import ViTConfig
+from vitlab.models.resnet import ResNet, TutorialCNN
 from vitlab.models.vit import VisionTransformer, layer_number
+from vitlab.nn.attention import SelfAttention
 
 Method = Literal["attention", "rollout", "relevance", "gradcam", "input-gradient"]
 METHODS: tuple[Method, ...] = get_args(Method)
 OF_A_CLASS = ("relevance", "gradcam", "input-gradient")
 """Methods whose map is about one class; the others show the same whatever the model answers."""
+CNN = ResNet | TutorialCNN
 OF_ANY_MODEL = ("gradcam", "input-gradient")
 """Methods that need no attention."""
 TAKES = {
@@ -66,6 +69,8 @@ class Ask:
     def check(self, model: nn.Module) -> None:
         """Refuse what this model does not have, before anything is computed."""
         if not isinstance(model, VisionTransformer):
+            if not isinstance(model, CNN):
+                raise InputError(f"a {type(model).__name__}; valid: a model of vitlab's")
             if self.method not in OF_ANY_MODEL or (self.layer, self.each) != (None, None):
                 inside = "" if self.method not in OF_ANY_MODEL else " of its layers"
                 raise InputError(
@@ -76,6 +81,8 @@ class Ask:
         config = model.config
         if not config.depth:
             self._check_without_blocks(config)
+        if self.of_a_class:
+            _check_gradients(model)
         if self.layer is not None:
             layer_number(self.layer, config.depth)
         if self.head is not None and not 0 <= self.head < config.heads:
@@ -91,6 +98,28 @@ class Ask:
             raise InputError(
                 f"{self.method} of blocks, but the model has none; valid: {', '.join(valid)}, "
                 f"without a layer or token"
+            )
+
+
+def answerable(model: nn.Module) -> tuple[Method, ...]:
+    """The methods that a model has."""
+    return tuple(method for method in METHODS if _answers(model, method))
+
+
+def _answers(model: nn.Module, method: Method) -> bool:
+    try:
+        Ask(method=method).check(model)
+    except InputError:
+        return False
+    return True
+
+
+def _check_gradients(model: VisionTransformer) -> None:
+    for block in model.encoder.blocks:
+        if not isinstance(block.attention, SelfAttention):
+            raise InputError(
+                f"{type(block.attention).__name__} is attention of your own, whose gradients are "
+                f"not known; valid for it: attention and rollout, or a kind made of SelfAttention"
             )
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = NDArray[np.float32]
+FLAT = 1e-5
+"""Differences of a map's numbers, as a part of the largest, that are but rounding."""
+FLAT_MAPS = "Where no colour is seen, the map is the same for every patch."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,4 +122,7 @@ def caption(found: Sequence[Explanation]) -> str:
     if most != "0%" and first.ask.each is None:
         span = most if least == most else f"{least} to {most}"
         notes.append(f"{span} of it lies on tokens that are no patches.")
+    flat = sum(bool(np.ptp(one.map) <= FLAT * np.abs(one.map).max()) for one in found)
+    if flat:
+        notes.append("It is the same for every patch." if flat == 1 == len(found) else FLAT_MAPS)
     return " ".join(filter(None, notes))

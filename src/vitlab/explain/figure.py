@@ -128,7 +128,9 @@ def _show_picture(axes: Any, explanation: Explanation) -> None:
     axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
     axes.set_axis_off()
     if explanation.path is not None:
-        axes.set_title(_short(Path(explanation.path).name), fontsize=9, color=SOFT)
+        place = Path(explanation.path)  # `sample/test/17` is no file, and needs all of its name
+        name = place.name if place.suffix else explanation.path
+        axes.set_title(_short(name), fontsize=9, color=SOFT)
     _frame(axes, explanation, picture)
     _mark_token(axes, explanation, picture)
 

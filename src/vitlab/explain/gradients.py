@@ -6,13 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from vitlab.explain.ask import CNN
 from vitlab.explain.maps import Maps
 from vitlab.explain.placement import cell_means, placement
 from vitlab.explain.trace import Trace, backward, score_gradient, total_score
-from vitlab.models.resnet import ResNet, TutorialCNN
 from vitlab.nn.encoder import Grid
-
-CNN = ResNet | TutorialCNN
 
 
 def gradcam(

@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitlab.explain.ask import Ask, Method
+from vitlab.explain.ask import CNN, Ask, Method
 from vitlab.explain.attention import attention
 from vitlab.explain.gradients import (
-    CNN,
     gradcam,
     gradcam_of_cnn,
     input_gradient,

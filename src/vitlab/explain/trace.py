@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitlab.errors import InputError
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.attention import SelfAttention
 from vitlab.nn.encoder import EncoderBlock, Grid
@@ -140,7 +139,8 @@ def recorded(stage: Stage) -> Nodes:
 
 
 def _nodes(stage: Stage, before: Float[Tensor, "B L D"], x: Float[Tensor, "B N D"]) -> Nodes:
-    block, attention = stage.block, _self_attention(stage.block)
+    block, attention = stage.block, stage.block.attention
+    assert isinstance(attention, SelfAttention)
     read = block.normed(x)
     q, k, v = attention.project(read, stage.grid, stage.read)
     mixed = attention.mix(q, k, v, stage.grid, stage.read)
@@ -200,12 +200,3 @@ def score_gradient(
 def total_score(logits: Float[Tensor, "B classes"], target: Int[Tensor, " B"]) -> Float[Tensor, ""]:
     """The sum of each image's score of its class: images do not meet, so neither do gradients."""
     return logits.gather(1, target[:, None]).sum()
-
-
-def _self_attention(block: EncoderBlock) -> SelfAttention:
-    if not isinstance(block.attention, SelfAttention):
-        raise InputError(
-            f"{type(block.attention).__name__} is attention of your own, whose gradients are not "
-            f"known; valid for it: attention and rollout, or a kind made of SelfAttention"
-        )
-    return block.attention

@@ -14,7 +14,7 @@ from torch import Tensor
 from vitlab.config import to_dict
 from vitlab.errors import InputError, UnknownName
 from vitlab.evaluate.bootstrap import interval
-from vitlab.explain.ask import METHODS, OF_ANY_MODEL, Ask, Method
+from vitlab.explain.ask import METHODS, Ask, Method, answerable
 from vitlab.explain.faithfulness import (
     REMOVED,
     Curves,
@@ -142,8 +142,7 @@ def _methods(classifier: Classifier, asked: Sequence[Method] | None) -> tuple[Me
         for method in asked:
             Ask(method=method).check(classifier.model)
         return tuple(dict.fromkeys(asked))
-    attends = isinstance(classifier.model, VisionTransformer)
-    return tuple(method for method in METHODS if attends or method in OF_ANY_MODEL)
+    return answerable(classifier.model)
 
 
 def _check(classifier: Classifier, steps: int) -> None:
