@@ -2,7 +2,7 @@
 
 import cmath
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,15 +69,23 @@ def rotated(vectors: Array, grid: Grid, over: Grid, *, prefix: int, theta: float
     The first half of a head turns with the column, the second half with the row, the i-th pair of
     a half of n pairs by theta^(-i/n) for each patch; prefix tokens stand still.
     """
-    result = vectors.copy()
-    pairs = vectors.shape[1] // 4
-    for patch, place in enumerate(places(grid, over)):
-        for axis, distance in enumerate(place):
-            for i in range(pairs):
-                first = 2 * (axis * pairs + i)
-                pair = complex(*vectors[prefix + patch, first : first + 2])
-                turned = pair * cmath.exp(1j * distance * theta ** -(i / pairs))
-                result[prefix + patch, first : first + 2] = turned.real, turned.imag
+    patches = [
+        turned(vector, place, theta=theta)
+        for vector, place in zip(vectors[prefix:], places(grid, over), strict=True)
+    ]
+    return np.array([*vectors[:prefix], *patches])
+
+
+def turned(vector: Array, place: Sequence[float], *, theta: float) -> Array:
+    """A query or key [K] of a patch at column and row `place`."""
+    result = vector.copy()
+    pairs = len(vector) // 4
+    for axis, distance in enumerate(place):
+        for i in range(pairs):
+            first = 2 * (axis * pairs + i)
+            pair = complex(*vector[first : first + 2])
+            moved = pair * cmath.exp(1j * distance * theta ** -(i / pairs))
+            result[first : first + 2] = moved.real, moved.imag
     return result
 
 

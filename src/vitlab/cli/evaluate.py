@@ -10,7 +10,7 @@ import typer
 
 from vitlab.cli.judged import headline, lines, print_details
 from vitlab.cli.left_out import print_left_out
-from vitlab.cli.options import Json
+from vitlab.cli.options import Json, MergeTokens
 from vitlab.cli.output import print_json, print_pairs
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def evaluate(
         typer.Option("--temperature", help="Fit a temperature on images held out from train."),
     ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
+    merge_tokens: MergeTokens = 0,
     workers: Annotated[
         int, typer.Option(min=0, help="Processes that decode files; 0: none but this one.")
     ] = 0,
@@ -62,12 +63,13 @@ def evaluate(
             flip=flip,
             temperature=temperature,
             batch_size=batch_size,
+            merge_tokens=merge_tokens,
             workers=workers,
             download=download,
             watch=watch,
         )
     if output is not None:
-        command = _command(model, data, split=split, flip=flip, temperature=temperature)
+        command = _command(found, data, temperature=temperature)
         write_page(output, report_of(found, command))
     if json:
         print_json(_facts(found))
@@ -80,10 +82,12 @@ def evaluate(
         print(f"\nreport: {output}")
 
 
-def _command(model: str, data: str, *, split: str, flip: bool, temperature: bool) -> str:
+def _command(found: "Evaluated", data: str, *, temperature: bool) -> str:
     """What gives the same numbers again."""
+    asked = ["vitlab", "evaluate", found.model, "--data", data, "--split", found.split]
+    flip, merged = found.flipped is not None, found.classifier.merge_tokens
     switches = [name for name, on in (("--flip", flip), ("--temperature", temperature)) if on]
-    return shlex.join(["vitlab", "evaluate", model, "--data", data, "--split", split, *switches])
+    return shlex.join([*asked, *switches, *(["--merge-tokens", str(merged)] if merged else [])])
 
 
 @contextmanager
@@ -106,6 +110,7 @@ def _facts(found: "Evaluated") -> dict[str, Any]:
         "model": found.model,
         "data": found.source.name,
         "split": found.split,
+        "merge_tokens": found.classifier.merge_tokens,
         **found.evaluation.to_dict(),
         "flip": None if found.flipped is None else found.flipped.to_dict(),
         "broken": found.broken,
@@ -126,6 +131,8 @@ def _lines(found: "Evaluated") -> list[tuple[str, str]]:
         ("images", f"{evaluation.images:,} ({_where(found)})"),
         *lines(evaluation),
     ]
+    if found.classifier.merge_tokens:
+        shown.append(("merged tokens", f"{found.classifier.merge_tokens} in each block"))
     if found.flipped is not None:
         shown.append(("with mirror images", headline(found.flipped)))
     if found.split == "test" and found.source.unjudged is not None:

@@ -68,4 +68,13 @@ Changes = Annotated[
         "--set", metavar="KEY=VALUE", help="Set a field of the model's config; repeatable."
     ),
 ]
+MergeTokens = Annotated[
+    int,
+    typer.Option(
+        "--merge-tokens",
+        min=0,
+        metavar="R",
+        help="Merge the R most alike patches of each block into others: faster, less exact.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with exact numbers.")]

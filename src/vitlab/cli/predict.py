@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import Changes, ClassLabels, Json, loading
+from vitlab.cli.options import Changes, ClassLabels, Json, MergeTokens, loading
 from vitlab.cli.output import print_json, print_table
 from vitlab.config import to_dict
 from vitlab.kinds import THRESHOLD
@@ -68,6 +68,7 @@ def predict(
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Images at once; else what suits model and machine.")
     ] = None,
+    merge_tokens: MergeTokens = 0,
     max_pixels: Annotated[
         int | None, typer.Option(min=1, help="Refuse larger images (else Pillow's limit).")
     ] = None,
@@ -93,6 +94,7 @@ def predict(
             contact_sheet=contact_sheet,
             labels=labels,
             batch_size=batch_size,
+            merge_tokens=merge_tokens,
             max_pixels=max_pixels,
             each=printer.take,
             watch=watch,

@@ -8,6 +8,7 @@ from torch import nn
 from vitlab.errors import InputError, UnknownName
 from vitlab.explain.query import Each, Query, Token
 from vitlab.models.config import ViTConfig
+from vitlab.models.merging import check_unmerged
 from vitlab.models.resnet import ResNet, TutorialCNN
 from vitlab.models.vit import VisionTransformer, layer_number
 from vitlab.nn.attention import SelfAttention
@@ -68,6 +69,7 @@ class Ask:
 
     def check(self, model: nn.Module) -> None:
         """Refuse what this model does not have, before anything is computed."""
+        check_unmerged(model, self.method)
         if not isinstance(model, VisionTransformer):
             if not isinstance(model, CNN):
                 raise InputError(f"a {type(model).__name__}; valid: a model of vitlab's")

@@ -22,6 +22,7 @@ from vitlab.inference.pictures import Picture, reading
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.inference.torch_engine import TorchEngine
 from vitlab.kinds import THRESHOLD
+from vitlab.models.merging import merging
 from vitlab.models.readout import Readout
 from vitlab.models.vit import logits_of
 from vitlab.preprocessing import Preprocessing, Source
@@ -43,8 +44,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Classifier:
     """A model with all that it needs to answer for an image file."""
 
-    def __init__(self, model: nn.Module, source: WeightSource) -> None:
-        self.model: Any = model.eval()
+    def __init__(self, model: nn.Module, source: WeightSource, *, merge_tokens: int = 0) -> None:
+        """`merge_tokens` as in `load`."""
+        self.model: Any = merging(model.eval(), merge_tokens)
+        self.merge_tokens = merge_tokens
         self.source = source
         classes: int = cast(Any, model).config.classes
         self.labels = source.labels or tuple(str(number) for number in range(classes))
@@ -175,23 +178,35 @@ class Classifier:
 
 
 def load(
-    path: str | os.PathLike[str], *, labels: Labels | None = None, **changes: Any
+    path: str | os.PathLike[str],
+    *,
+    labels: Labels | None = None,
+    merge_tokens: int = 0,
+    **changes: Any,
 ) -> Classifier:
     """A classifier from a run, a bundle, a weight file or its folder, or a name.
 
     Names are those of models inside the package and of fetched checkpoints.
 
     `labels` names the classes: `imagenet-1k`, a file with one name a line, or the names.
+    `merge_tokens` patches become part of another in each block: faster, and a little less exact.
     """
+    model, source = _read(path, labels, changes)
+    return Classifier(model, source, merge_tokens=merge_tokens)
+
+
+def _read(
+    path: str | os.PathLike[str], labels: Labels | None, changes: dict[str, Any]
+) -> tuple[nn.Module, WeightSource]:
     if named(path) is not None:
         model = load_weights(path, labels=labels, **changes)
-        return Classifier(model, model.source)
+        return model, model.source
     folder = find_bundle(locate(path))
     if is_bundle(folder) and not changes:
         bundled, source = load_bundle(folder)
         if labels is not None:
             classes: int = cast(Any, bundled).config.classes
             source = replace(source, labels=read_labels(labels, classes))
-        return Classifier(bundled, source)
+        return bundled, source
     model = load_weights(folder, labels=labels, **changes)
-    return Classifier(model, model.source)
+    return model, model.source

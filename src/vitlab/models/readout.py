@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitlab.errors import InputError, UnknownName
+from vitlab.models.merging import check_unmerged
 from vitlab.models.vit import VisionTransformer, layer_number
 
 Kind = Literal["pooled", "cls", "patches"]
@@ -37,6 +38,7 @@ class Readout:
 
 
 def _check(model: nn.Module, kind: str, layer: int | None) -> None:
+    check_unmerged(model, "features")
     if not isinstance(model, VisionTransformer):
         if kind != "pooled" or layer is not None:
             asked = f"{kind} features" + ("" if layer is None else f" of layer {layer}")

@@ -9,9 +9,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitlab.nn.init import init_attention, position_table
+from vitlab.nn.merge import proportional
 from vitlab.nn.offset_bias import OffsetBias
 from vitlab.nn.pattern import Grid, Pattern, attend_in_groups, pattern_groups, pattern_mask
-from vitlab.nn.pos_embed import Rope, offset_index
+from vitlab.nn.pos_embed import Places, Rope, offset_index
 from vitlab.nn.resize import resize_offsets
 from vitlab.runtime import Use, attention_form
 
@@ -192,12 +193,19 @@ class SelfAttention(nn.Module):
         return self.join(self.mix(q, k, v, grid, read))
 
     def project(
-        self, x: Float[Tensor, "B N D"], grid: Grid, read: int | None = None
+        self,
+        x: Float[Tensor, "B N D"],
+        grid: Grid,
+        read: int | None = None,
+        places: Places | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [B, A, N, K]; with `read`, there may be fewer queries."""
+        """Queries, keys and values [B, A, N, K]; with `read`, there may be fewer queries.
+
+        `places` are those of patches that left the grid, for rotary positions.
+        """
         if read is not None and self._queries_apart:
             return self._project_read(x, read)
-        return self._project(x, grid)
+        return self._project(x, grid, places)
 
     def mix(
         self, q: Tensor, k: Tensor, v: Tensor, grid: Grid, read: int | None = None
@@ -205,6 +213,13 @@ class SelfAttention(nn.Module):
         """The values, mixed for each query by where it looks."""
         y = self._attend(q, k, v, grid)
         return y if read is None else y[:, :, :read]
+
+    def mix_sized(
+        self, q: Tensor, k: Tensor, v: Tensor, sizes: Float[Tensor, "B N"] | None
+    ) -> Float[Tensor, "B A M K"]:
+        """As `mix` without a pattern, where a token stands for as many patches as its size says."""
+        mask = proportional(sizes, q.shape[2])
+        return dot_product_attention(q, k, v, mask, scale=self._scale)
 
     def join(self, y: Float[Tensor, "B A M K"]) -> Float[Tensor, "B M D"]:
         """The heads beside each other, projected to the width of the tokens."""
@@ -225,11 +240,13 @@ class SelfAttention(nn.Module):
         # A learned temperature is multiplied into the queries.
         return None if self.temperature is None else 1.0
 
-    def _project(self, x: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(
+        self, x: Tensor, grid: Grid, places: Places | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self._in_heads(self.qkv(x), 3)
         q, k = self.q_norm(q), self.k_norm(k)
         if self.rope is not None:
-            q, k = self.rope(q, grid, self.prefix), self.rope(k, grid, self.prefix)
+            q, k = (self.rope(part, grid, self.prefix, places) for part in (q, k))
         return self._warmed(q), k, v
 
     def _project_read(self, x: Tensor, read: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -67,10 +67,19 @@ class EncoderBlock(nn.Module):
         self, x: Float[Tensor, "B N D"], y: Float[Tensor, "B N D"]
     ) -> Float[Tensor, "B N D"]:
         """The output of the block, from its input and what its attention makes of it."""
+        return self.add_mlp(self.add_attention(x, y))
+
+    def add_attention(
+        self, x: Float[Tensor, "B N D"], y: Float[Tensor, "B N D"]
+    ) -> Float[Tensor, "B N D"]:
+        """What the MLP's half of the block reads, from its input and what attention makes of it."""
         x = x + self._branch(y, self.scale1)
+        return x if self.norm_first else self.norm1(x)
+
+    def add_mlp(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """The MLP's half of the block."""
         if self.norm_first:
             return x + self._branch(self.mlp(self.norm2(x)), self.scale2)
-        x = self.norm1(x)
         return self.norm2(x + self._branch(self.mlp(x), self.scale2))
 
     def _attend(

@@ -5,6 +5,8 @@ the prefix tokens that have an entry, then the patches, row by row. A conditiona
 what it adds depends on the tokens.
 """
 
+from collections.abc import Sequence
+
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Float, Int
@@ -15,6 +17,8 @@ from vitlab.nn.init import init_zero, position_table
 from vitlab.nn.resize import ResizeMethod, resize_grid
 
 Grid = tuple[int, int]
+Places = Float[Tensor, "B P 2"]
+"""Column and row of each patch of each image, where they are not those of a grid."""
 
 
 class Learned1d(nn.Module):
@@ -109,9 +113,18 @@ class Rope(nn.Module):
         self.theta = theta
 
     def forward(
-        self, x: Float[Tensor, "B A N K"], grid: Grid, prefix: int
+        self,
+        x: Float[Tensor, "B A N K"],
+        grid: Grid,
+        prefix: int,
+        places: Places | None = None,
     ) -> Float[Tensor, "B A N K"]:
-        cos, sin = rotations(self.head_width, self.theta, grid, self.grid, x.device, x.dtype)
+        """The tokens turned by their place on the grid, or by `places` in patches of its grid."""
+        if places is None:
+            cos, sin = rotations(self.head_width, self.theta, grid, self.grid, x.device, x.dtype)
+        else:
+            turns = angles(places[:, None].unbind(-1), self.head_width, self.theta)
+            cos, sin = turns.cos().to(x.dtype), turns.sin().to(x.dtype)  # [B, 1, P, K2]
         patches = rearrange(x[:, :, prefix:], "b a n (k two) -> two b a n k", two=2)
         even = patches[0] * cos - patches[1] * sin
         odd = patches[0] * sin + patches[1] * cos
@@ -137,10 +150,17 @@ def rotations(
     dtype: torch.dtype,
 ) -> tuple[Float[Tensor, "N K2"], Float[Tensor, "N K2"]]:
     """Cosine and sine of the angle of every pair of a head's numbers, patch by patch."""
-    steps = torch.arange(head_width // 4, dtype=torch.float64) / (head_width // 4)
-    x, y = (line[:, None] * theta**-steps for line in coordinates(grid, over))
-    angles = torch.cat([x, y], dim=1)
-    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+    turns = angles(coordinates(grid, over), head_width, theta)
+    return turns.cos().to(device, dtype), turns.sin().to(device, dtype)
+
+
+def angles(
+    lines: Sequence[Float[Tensor, "*P"]], head_width: int, theta: float
+) -> Float[Tensor, "*P K2"]:
+    """How far each pair of a head's numbers is turned, half of them by columns, half by rows."""
+    steps = torch.arange(head_width // 4, dtype=torch.float64, device=lines[0].device)
+    speeds = theta ** -(steps / (head_width // 4))
+    return torch.cat([line[..., None] * speeds for line in lines], dim=-1)
 
 
 def coordinates(grid: Grid, over: Grid) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:

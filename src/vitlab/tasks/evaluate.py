@@ -60,6 +60,7 @@ def evaluate(
     flip: bool = False,
     temperature: bool = False,
     batch_size: int = 64,
+    merge_tokens: int = 0,
     workers: int = 0,
     download: bool = False,
     watch: Watch | None = None,
@@ -69,6 +70,7 @@ def evaluate(
     `all` is for data that the model never saw; of its own it tells nothing.
     With `flip`, it is also told how good the mean of the logits of each image and its mirror is.
     With `temperature`, one is fitted on the validation images, never on those that are judged.
+    `merge_tokens` as in `vitlab.load`.
     `workers` are processes that decode files; 0: this one does.
     """
     if split not in get_args(Split):
@@ -78,7 +80,7 @@ def evaluate(
             f"a temperature is fitted on a part of the training images and says nothing about "
             f"split {split!r}; valid: split 'test'"
         )
-    classifier = load(model)
+    classifier = load(model, merge_tokens=merge_tokens)
     # Of a run's own files the same ones are held out as then, or none are judged.
     place = bundled_folder(model) or Path(model)
     known = _survey_of(place, data)

@@ -52,6 +52,7 @@ def predict(
     contact_sheet: Path | None = None,
     labels: Labels | None = None,
     batch_size: int | None = None,
+    merge_tokens: int = 0,
     max_pixels: int | None = None,
     each: Callable[[Prediction], None] = lambda prediction: None,
     watch: Watch | None = None,
@@ -60,7 +61,7 @@ def predict(
 ) -> Predicted:
     """Classify files, folders, patterns, and what `-` reads; `each` is told every prediction.
 
-    `threshold` as in `Classifier.predict`.
+    `threshold` as in `Classifier.predict`, `merge_tokens` as in `vitlab.load`.
     With `output`, what is in the file already is not computed again. An image that cannot be read
     is a record with an `error`; where it is the only one, it is an InputError.
     """
@@ -72,7 +73,7 @@ def predict(
     inputs = ImageInputs(names=[os.fspath(name) for name in images], stdin=stdin)
     if inputs.single and batch_size is None:
         batch_size = 1
-    classifier = load(model, labels=labels, **changes)
+    classifier = load(model, labels=labels, merge_tokens=merge_tokens, **changes)
     classifier.model.to(best_device())
     job = _Job(
         model=os.fspath(model),
@@ -132,6 +133,7 @@ class _Job:
             task=predictor.task,
             threshold=predictor.threshold if predictor.task == "multi-label" else None,
             batch_size=predictor.engine.batch_size,
+            merge_tokens=self.classifier.merge_tokens,
         )
 
     def predictor(self, batch_size: int | None) -> Predictor:

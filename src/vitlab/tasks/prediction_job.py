@@ -30,6 +30,8 @@ class Job:
     """Probability from which on a label is told; None where the task has no labels to choose."""
     batch_size: int
     """Images at once: the last bits of a probability depend on its neighbours."""
+    merge_tokens: int = 0
+    """Tokens that are merged in each block."""
     finished: int = 0
     """Records that the file had when all images were done."""
     format_version: int = VERSION
@@ -62,6 +64,11 @@ def write_job(output: Path, job: Job) -> None:
 def continued(job: Job, before: Job, output: Path, *, batch_size: int | None) -> Job:
     """The job as it was begun; an error where another was."""
     changes = {
+        "another number of merged tokens": (
+            before.merge_tokens,
+            job.merge_tokens,
+            before.merge_tokens == job.merge_tokens,
+        ),
         "another model": (before.model, job.model, before.fingerprint == job.fingerprint),
         "other images": (_names(before), _names(job), before.images == job.images),
         "another task": (before.task, job.task, before.task == job.task),

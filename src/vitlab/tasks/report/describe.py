@@ -9,6 +9,7 @@ from vitlab.data.augment_config import AugmentConfig
 from vitlab.data.datasets import DataSource
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.flops import cost, image_shape
+from vitlab.models.merging import MergingTransformer
 from vitlab.tasks.report.content import Data, Model
 
 COUNTED = {"single-label": "classes", "multi-label": "labels", "regression": "values"}
@@ -68,6 +69,8 @@ def _shape(model: nn.Module) -> dict[str, str]:
             "patch": patch if config.stem == "patch" else f"{patch}, stem {config.stem}",
             "position, pool": f"{config.position}, {config.pool}",
         }
+    if isinstance(model, MergingTransformer):
+        rows["merged tokens"] = f"{model.merge_tokens} in each block"
     return rows
 
 

@@ -1,0 +1,138 @@
+"""A Vision Transformer that merges tokens as it goes: the same weights, fewer tokens, less time.
+
+ToMe, arXiv:2210.09461: between the attention and the MLP of every block, the patches that are most
+alike become one token. The tokens before the patches are never merged.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitlab.errors import InputError
+from vitlab.models.vit import VisionTransformer
+from vitlab.nn.attention import SelfAttention
+from vitlab.nn.encoder import EncoderBlock
+from vitlab.nn.merge import Sized, proportional
+from vitlab.nn.pool import AttentionPool, ClassToken
+from vitlab.nn.pos_embed import Added, Conditional, Places, coordinates
+
+Grid = tuple[int, int]
+
+
+class MergingTransformer(nn.Module):
+    """A model with up to `merge_tokens` tokens fewer after each block; made by `merging`."""
+
+    def __init__(self, model: VisionTransformer, merge_tokens: int) -> None:
+        super().__init__()
+        self.config = model.config
+        self.source = model.source
+        self.merge_tokens = merge_tokens
+        self.model = model
+        self.train(model.training)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
+        """Logits, from the tokens that are left."""
+        x, grid, positions = self.model.embed(images)
+        tokens = Sized(x, self.config.prefix)
+        for layer in range(self.config.depth):
+            tokens = self._block(tokens, grid, positions, layer)
+        tokens = tokens.replace(self.model.encoder.norm(tokens.tokens))
+        return self.model.classify(self.model.pooled_norm(self._pool(tokens)))
+
+    def _block(self, now: Sized, grid: Grid, positions: Sequence[Added], layer: int) -> Sized:
+        """Attention, then merging, then the MLP; the last block computes what the head reads."""
+        encoder = self.model.encoder
+        block = cast(EncoderBlock, encoder.blocks[layer])
+        attention = cast(SelfAttention, block.attention)
+        now, grid = self._enter(now, grid, positions, layer), encoder.grid_at(layer, grid)
+        read = self.model.read if layer == self.config.depth - 1 else None
+        places = self._places(now, attention, grid)
+        q, k, v = attention.project(block.normed(now.tokens), grid, read, places)
+        mixed = attention.mix_sized(q if read is None else q[:, :, :read], k, v, now.all_sizes())
+        if read is not None:  # no patch is read any more: merging would change nothing
+            return now.replace(block.finish(now.tokens[:, :read], attention.join(mixed)))
+        now = now.replace(block.add_attention(now.tokens, attention.join(mixed)))
+        if layer >= (encoder.pool_after or 0):  # before, the grid must stay whole
+            now = now.merge(k, self.merge_tokens)
+        return now.replace(block.add_mlp(now.tokens))
+
+    def _enter(self, now: Sized, grid: Grid, positions: Sequence[Added], layer: int) -> Sized:
+        """What a block sees: a merged token has the mean of its patches' positions."""
+        if now.merged is None or not positions:
+            return now.replace(self.model.encoder.enter(now.tokens, grid, positions, layer))
+        table = cast(Tensor, positions[layer])
+        prefix = table[: now.prefix].expand(now.tokens.shape[0], -1, -1)
+        added = torch.cat([prefix, now.mean_of(table[now.prefix :])], dim=1)
+        return now.replace(now.tokens + added)
+
+    def _places(self, now: Sized, attention: SelfAttention, grid: Grid) -> Places | None:
+        """Where merged tokens are, for rotary positions: at the mean place of their patches."""
+        if attention.rope is None or now.merged is None:
+            return None
+        lines = torch.stack(coordinates(grid, attention.rope.grid), dim=1)
+        return now.mean_of(lines.to(now.tokens.device, now.tokens.dtype))
+
+    def _pool(self, now: Sized) -> Float[Tensor, "B D"]:
+        """What the head reads, where each token counts as often as it has patches."""
+        pool, sizes = self.model.pool, now.all_sizes()
+        if sizes is None or isinstance(pool, ClassToken):
+            return pool(now.tokens)
+        if isinstance(pool, AttentionPool):
+            probes = pool.probes(now.tokens.shape[0])
+            return pool.finish(pool.attention(probes, now.tokens, proportional(sizes, 1)))
+        skip = cast(int, pool.skip)
+        weights = sizes[:, skip:, None]
+        return (now.tokens[:, skip:] * weights).sum(dim=1) / weights.sum(dim=1)
+
+    def extra_repr(self) -> str:
+        return f"merge_tokens={self.merge_tokens}"
+
+
+def merging(model: nn.Module, merge_tokens: int) -> nn.Module:
+    """The model with so many tokens fewer after each block; with 0, the model itself.
+
+    A model whose patches cannot be merged is refused.
+    """
+    if merge_tokens < 0:
+        raise InputError(f"merge_tokens {merge_tokens}; valid: 0 (none) or more")
+    if not merge_tokens:
+        return model
+    hindrance = why_not(model)
+    if hindrance is not None:
+        raise InputError(
+            f"merge_tokens {merge_tokens}: {hindrance}; valid: 0, or a Vision Transformer with "
+            f"full attention and positions that are added, rotary or none"
+        )
+    return MergingTransformer(cast(VisionTransformer, model), merge_tokens)
+
+
+def why_not(model: Any) -> str | None:
+    """What keeps the patches of this model from being merged; None: nothing does."""
+    ours = isinstance(model, VisionTransformer)
+    if not ours or type(model).forward is not VisionTransformer.forward:
+        return f"a {type(model).__name__} has no tokens that could be merged"
+    config = model.config
+    if not config.depth:
+        return "the model has no encoder blocks"
+    for block in model.encoder.blocks:
+        attention = block.attention
+        if not isinstance(attention, SelfAttention) or attention.pattern is not None:
+            return f"attention {config.attention!r} does not look at all tokens alike"
+        if attention.offsets is not None or attention.offset_bias is not None:
+            return f"position {config.position!r} is about the offset between two patches"
+    late = config.position_at != "stem"
+    if late and any(isinstance(position, Conditional) for position in model.positions):
+        return f"position {config.position!r} at {config.position_at!r} needs the whole grid"
+    return None
+
+
+def check_unmerged(model: nn.Module, wanted: str) -> None:
+    """Refuse a model that merges tokens for what needs each of them."""
+    if isinstance(model, MergingTransformer):
+        raise InputError(
+            f"{wanted} of a model that merges tokens (merge_tokens {model.merge_tokens}); "
+            f"valid: the model without merge_tokens"
+        )

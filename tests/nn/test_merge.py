@@ -1,0 +1,81 @@
+"""Which tokens go together, and what becomes of them."""
+
+import torch
+
+from reference.merging import Token, merge
+from vitlab.nn.merge import Sized, match, proportional
+
+# A different prime for every axis: no transposed or broadcast mistake can keep the shape.
+B, A, P, K, D = 3, 2, 13, 5, 7
+PREFIX = 2
+COUNTS = (0, 1, 3, 6, 1000)
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, dtype=torch.float64, generator=generator)
+
+
+def test_merging_again_and_again_matches_the_definition() -> None:
+    for count in COUNTS:
+        tokens = Sized(draw(B, PREFIX + P, D), PREFIX)
+        expected = [
+            [Token(vector, (number,)) for number, vector in enumerate(image[PREFIX:].numpy())]
+            for image in tokens.tokens
+        ]
+        for again in range(4):
+            keys = draw(B, A, tokens.tokens.shape[1], K, seed=again + 1)
+            tokens = tokens.merge(keys, count)
+            expected = [
+                merge(image, own.mean(dim=0)[PREFIX:].numpy(), count)
+                for image, own in zip(expected, keys, strict=True)
+            ]
+        assert tokens.sizes is not None
+        for image, vectors, sizes in zip(expected, tokens.tokens, tokens.sizes, strict=True):
+            assert [token.times for token in image] == sizes.tolist()
+            for token, vector in zip(image, vectors[PREFIX:], strict=True):
+                torch.testing.assert_close(vector, torch.from_numpy(token.vector))
+        assert torch.equal(tokens.tokens[:, :PREFIX], draw(B, PREFIX + P, D)[:, :PREFIX])
+
+
+def test_it_is_known_what_went_where() -> None:
+    tokens = Sized(draw(B, PREFIX + P, D), PREFIX)
+    expected = [[Token(v, (n,)) for n, v in enumerate(draw(P, D).numpy())] for _ in range(B)]
+    for again in range(3):
+        keys = draw(B, A, tokens.tokens.shape[1], K, seed=again)
+        tokens = tokens.merge(keys, 2)
+        means = keys.mean(dim=1)[:, PREFIX:].numpy()
+        expected = [merge(image, own, 2) for image, own in zip(expected, means, strict=True)]
+    rows = draw(P, 11, seed=9)
+    found = tokens.mean_of(rows)
+    for image, own in zip(expected, found, strict=True):
+        for token, row in zip(image, own, strict=True):
+            torch.testing.assert_close(row, rows[list(token.patches)].mean(dim=0))
+
+
+def test_equal_patches_go_in_order_whatever_the_batch() -> None:
+    keys = torch.ones(1, A, P, K)
+    alone = match(keys, 3).into
+    assert alone.tolist() == [[3, 3, 4, 3, 5, 3, 6, 0, 7, 1, 8, 2, 9]]
+    assert torch.equal(match(keys.expand(B, -1, -1, -1), 3).into, alone.expand(B, -1))
+
+
+def test_a_lone_patch_stays() -> None:
+    merged = Sized(draw(B, PREFIX + 1, D), PREFIX).merge(draw(B, A, PREFIX + 1, K), 5)
+    assert torch.equal(merged.tokens, draw(B, PREFIX + 1, D))
+
+
+def test_nothing_is_added_to_scores_before_something_is_merged() -> None:
+    assert Sized(draw(B, P, D), 0).all_sizes() is None
+    assert proportional(None, 3) is None
+
+
+def test_a_size_counts_as_so_many_equal_scores() -> None:
+    sizes = torch.tensor([[1.0, 3.0, 2.0]], dtype=torch.float64)
+    scores = draw(1, 1, P, 3)
+    mask = proportional(sizes, P)
+    assert mask is not None
+    assert mask.shape == (1, 1, P, 3)
+    repeated = scores[..., [0, 1, 1, 1, 2, 2]].softmax(dim=-1)
+    summed = torch.stack([repeated[..., i].sum(dim=-1) for i in ([0], [1, 2, 3], [4, 5])], dim=-1)
+    torch.testing.assert_close((scores + mask).softmax(dim=-1), summed)

@@ -1,0 +1,186 @@
+"""Token merging by its definition (arXiv:2210.09461, section 3), image by image and token by token.
+
+A token knows which patches it stands for. Where it must count as often as it has patches, it is
+written down as often: nothing here knows of logarithms or weights.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from reference.attention import attend, linear, multi_head
+from reference.layers import layer_norm, mlp
+from reference.positions import places, turned
+from reference.resnet import under
+from reference.stems import stem
+from reference.vit import Array, Grid, Parameters, Settings, averaged, block, head, placed
+from reference.vit import position_table as table_of
+
+
+@dataclass(frozen=True)
+class Token:
+    vector: Array
+    patches: tuple[int, ...] = ()
+    """Numbers of the patches that it stands for; none for a token before the patches."""
+
+    @property
+    def times(self) -> int:
+        return max(1, len(self.patches))
+
+
+@dataclass(frozen=True)
+class Answer:
+    logits: Array
+    patches: list[tuple[int, ...]]
+    """What each token behind the prefix stands for after the last block that merges."""
+
+
+def merging_vit(
+    state: Mapping[str, Any], config: Settings, count: int
+) -> Callable[[Any], list[Answer]]:
+    """The function of images that these tensors define where `count` tokens go in each block."""
+    p = {name: np.asarray(tensor, dtype=np.float64) for name, tensor in state.items()}
+    return lambda images: [
+        one_image(image, p, config, count) for image in np.asarray(images, dtype=np.float64)
+    ]
+
+
+def one_image(image: Array, p: Parameters, config: Settings, count: int) -> Answer:
+    patches = stem(image, under(p, "stem."), config)
+    grid: Grid = (patches.shape[0], patches.shape[1])
+    whole = {**config, "whole_grid": grid}
+    prefix = [*p["cls_token"][0]] if config["class_token"] else []
+    prefix += [*p["registers"][0]] if config["registers"] else []
+    x = np.array([*prefix, *patches.reshape(-1, patches.shape[2])])
+    if config["position_at"] == "stem":
+        x = placed(x, 0, p, config, grid)
+    first = config["pool_after"] or 0
+    for layer in range(first):  # blocks before a coarser grid do not merge
+        x, _ = block(x, under(p, f"encoder.blocks.{layer}."), whole, grid, layer)
+    if first:
+        x, grid = averaged(x, grid, len(prefix))
+    tokens = [
+        Token(vector, () if number < len(prefix) else (number - len(prefix),))
+        for number, vector in enumerate(x)
+    ]
+    for layer in range(first, config["depth"]):
+        if config["position_at"] != "stem":
+            number = layer if config["position_at"] == "every_layer" else 0
+            tokens = with_positions(tokens, table_of(number, p, config, grid), len(prefix))
+        own = under(p, f"encoder.blocks.{layer}.")
+        tokens = merging_block(tokens, own, whole, grid, len(prefix), count)
+    if config["norm"] == "pre" and config["norm_at"] == "tokens":
+        tokens = [
+            replace(t, vector=layer_norm(t.vector, p, "encoder.norm", config["norm_eps"]))
+            for t in tokens
+        ]
+    pooled = pool(tokens, p, config, len(prefix))
+    return Answer(head(pooled, p, config), [t.patches for t in tokens[len(prefix) :]])
+
+
+def with_positions(tokens: list[Token], table: Array, prefix: int) -> list[Token]:
+    rows = [
+        np.mean([table[prefix + number] for number in t.patches], axis=0) if t.patches else table[i]
+        for i, t in enumerate(tokens)
+    ]
+    return [replace(t, vector=t.vector + row) for t, row in zip(tokens, rows, strict=True)]
+
+
+def merging_block(
+    tokens: list[Token], p: Parameters, config: Settings, grid: Grid, prefix: int, count: int
+) -> list[Token]:
+    eps, pre = config["norm_eps"], config["norm"] == "pre"
+    bend = "relu2" if config["mlp_activation"] == "relu2" else config["gelu"]
+    x = np.array([t.vector for t in tokens])
+    seen = layer_norm(x, p, "norm1", eps) if pre else x
+    y, keys = attention(tokens, seen, under(p, "attention."), config, grid)
+    x = x + p.get("scale1.gamma", 1.0) * y
+    x = x if pre else layer_norm(x, p, "norm1", eps)
+    tokens = [replace(t, vector=vector) for t, vector in zip(tokens, x, strict=True)]
+    tokens = [*tokens[:prefix], *merge(tokens[prefix:], keys[prefix:], count)]
+    x = np.array([t.vector for t in tokens])
+    z = mlp(layer_norm(x, p, "norm2", eps) if pre else x, under(p, "mlp."), bend)
+    x = x + p.get("scale2.gamma", 1.0) * z
+    x = x if pre else layer_norm(x, p, "norm2", eps)
+    return [replace(t, vector=vector) for t, vector in zip(tokens, x, strict=True)]
+
+
+def attention(
+    tokens: list[Token], x: Array, p: Parameters, config: Settings, grid: Grid
+) -> tuple[Array, Array]:
+    """What every token reads, each key and value written down for each patch; and mean keys."""
+    heads = config["heads"]
+    key = config["head_width"] or config["width"] // heads
+    qkv = linear(x, p, "qkv")
+    written = [i for i, t in enumerate(tokens) for _ in range(t.times)]
+    outputs, keys = [], []
+    for number in range(heads):
+        q, k, v = (
+            qkv[:, (part * heads + number) * key : (part * heads + number + 1) * key]
+            for part in range(3)
+        )
+        if config["qk_norm"]:
+            q = layer_norm(q, p, "q_norm", config["norm_eps"])
+            k = layer_norm(k, p, "k_norm", config["norm_eps"])
+        if config["position"] == "rope":
+            q, k = (rotate(tokens, part, config, grid) for part in (q, k))
+        y, _ = attend(q, k[written], v[written], looks=None, bias=None, scale=1 / math.sqrt(key))
+        outputs.append(y)
+        keys.append(k)
+    joined = np.concatenate(outputs, axis=1)
+    return linear(joined, p, "proj") if config["proj"] else joined, sum(keys) / heads
+
+
+def rotate(tokens: list[Token], vectors: Array, config: Settings, grid: Grid) -> Array:
+    """Each by the mean place of its patches."""
+    where = np.array(places(grid, config["position_grid"] or config["whole_grid"]))
+    return np.array(
+        [
+            turned(v, where[list(t.patches)].mean(axis=0), theta=config["rope_theta"])
+            if t.patches
+            else v
+            for t, v in zip(tokens, vectors, strict=True)
+        ]
+    )
+
+
+def merge(tokens: list[Token], keys: Array, count: int) -> list[Token]:
+    """Tokens 1, 3, 5, … may go, each into the likeliest of 0, 2, 4, …; the likeliest `count` do."""
+    goers, targets = range(1, len(tokens), 2), range(0, len(tokens), 2)
+
+    def likeness(i: int, j: int) -> float:
+        return float(keys[i] @ keys[j] / math.sqrt(keys[i] @ keys[i] * (keys[j] @ keys[j])))
+
+    nearest = {i: max(targets, key=lambda j: likeness(i, j)) for i in goers}
+    order = sorted(goers, key=lambda i: -likeness(i, nearest[i]))
+    gone = order[:count]
+    together = {j: [tokens[j], *(tokens[i] for i in gone if nearest[i] == j)] for j in targets}
+    return [tokens[i] for i in goers if i not in gone] + [joined(together[j]) for j in targets]
+
+
+def joined(tokens: list[Token]) -> Token:
+    """One token for all: the mean, in which each counts as often as it has patches."""
+    total = sum(t.times for t in tokens)
+    vector = sum(t.times * t.vector for t in tokens) / total
+    return Token(np.asarray(vector), tuple(number for t in tokens for number in t.patches))
+
+
+def pool(tokens: list[Token], p: Parameters, config: Settings, prefix: int) -> Array:
+    written = np.array([t.vector for t in tokens for _ in range(t.times)])
+    if config["pool"] == "cls":
+        pooled = written[0]
+    elif config["pool"] == "mean":
+        pooled = written[prefix:].mean(axis=0)
+    elif config["pool"] == "mean_all":
+        pooled = written.mean(axis=0)
+    else:
+        own = under(p, "pool.")
+        y, _ = multi_head(own["probe"][0], written, under(own, "attention."), heads=config["heads"])
+        normed = layer_norm(y, own, "norm", config["norm_eps"])
+        pooled = (y + mlp(normed, under(own, "mlp."), config["gelu"]))[0]
+    if config["norm_at"] == "pooled":
+        pooled = layer_norm(pooled, p, "pooled_norm", config["norm_eps"])
+    return pooled
