@@ -21,8 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import ROOT, Contestant, Progress, Round, compare, compete, paired_ratios
+from harness import ROOT, Progress, compete
 from PIL import Image
+
+from vitlab.contest.ratios import compare, paired_ratios
+from vitlab.contest.referee import Contestant, Round
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 IN_MEMORY: Mapping[str, Mapping[str, Any]] = {

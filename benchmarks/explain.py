@@ -16,17 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness import (
-    Contestant,
-    Estimate,
-    Process,
-    Progress,
-    Round,
-    compare,
-    compete,
-    paired_ratios,
-    quantile,
-)
+from harness import Process, Progress, compete
+
+from vitlab.contest.ratios import Estimate, compare, paired_ratios, quantile
+from vitlab.contest.referee import Contestant, Round
 
 FORWARD = "forward"
 LIMITS = {"rollout": 1.6, "relevance": 4.0}

@@ -8,14 +8,14 @@ A ratio is their time divided by ours: above 1 we are faster. Needs the extra `d
 
 from itertools import product
 
-from networks import TIMM_NAMES
+from networks import MODELS
 from peers import parser, run
 
 
 def main() -> None:
     """Measure every model at every batch size."""
     options = parser(str(__doc__), rounds=15, seconds=0.5)
-    options.add_argument("--models", nargs="+", default=["vit_ti16", "vit_b16"], choices=TIMM_NAMES)
+    options.add_argument("--models", nargs="+", default=["vit_ti16", "vit_b16"], choices=MODELS)
     options.add_argument("--batch", nargs="+", type=int, default=[1, 8])
     chosen = options.parse_args()
     run("forward", list(product(chosen.models, chosen.batch)), chosen)

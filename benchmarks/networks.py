@@ -1,21 +1,13 @@
-"""The contestants of the benchmarks: the same network in vitlab and in its peers, and the machine.
+"""The contestants of the benchmarks: the same network in vitlab and in its peers.
 
 Each function is called inside a process of its own and returns the call that is timed.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-TIMM_NAMES = {
-    "vit_ti16": "vit_tiny_patch16_224",
-    "vit_s16": "vit_small_patch16_224",
-    "vit_s32": "vit_small_patch32_224",
-    "vit_b16": "vit_base_patch16_224",
-    "vit_b32": "vit_base_patch32_224",
-    "vit_l16": "vit_large_patch16_224",
-}
-CIFAR_IN_TIMM = {"img_size": 32, "patch_size": 4, "depth": 9, "num_classes": 10}
-"""`vit_cifar_pure`, as timm's smallest with changes."""
+MODELS = ("vit_ti16", "vit_s16", "vit_s32", "vit_b16", "vit_b32", "vit_l16")
 NETWORKS: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
     ({}, {"timm": "timm.safetensors", "huggingface": "transformers"}),
     (
@@ -24,7 +16,6 @@ NETWORKS: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
     ),
 )
 """What differs from the named model, and the files that its weights are written to."""
-SGEMM_SIDE = 1536
 RATE = 1e-4
 COMPARED = 5
 """Updates whose losses must agree."""
@@ -128,52 +119,20 @@ def _open_ours(file: str) -> Callable[[str, str], Any]:
     return open_file
 
 
-def _open_timm(folder: str, model: str) -> Any:
-    """timm's, as its documentation opens a local file."""
-    _make_torchvision_importable()
-    import timm
+def _open_peer(name: str) -> Callable[[str, str], Any]:
+    def open_network(folder: str, model: str) -> Any:
+        from vitlab.inference.peers import PEERS
 
-    name = TIMM_NAMES.get(model, "vit_tiny_patch16_224")
-    changes = {} if model in TIMM_NAMES else CIFAR_IN_TIMM
-    return timm.create_model(name, checkpoint_path=f"{folder}/timm.safetensors", **changes)
+        return PEERS[name].open(_config(model), Path(folder) / PEERS[name].file)
 
-
-def _open_transformers(folder: str, model: str) -> Any:
-    """Hugging Face's, with the attention that it chooses itself."""
-    _make_torchvision_importable()
-    from transformers import ViTForImageClassification
-
-    return ViTForImageClassification.from_pretrained(f"{folder}/transformers")
-
-
-def _open_vit_pytorch(folder: str, model: str) -> Any:
-    """lucidrains's, with heads of the paper's width."""
-    _make_torchvision_importable()
-    import torch
-    from vit_pytorch import ViT
-
-    config = _config(model)
-    network = ViT(
-        image_size=config.image_size,
-        patch_size=config.patch_size,
-        num_classes=config.classes,
-        dim=config.width,
-        depth=config.depth,
-        heads=config.heads,
-        dim_head=config.key_width,
-        mlp_dim=config.mlp_width,
-    )
-    network.load_state_dict(torch.load(f"{folder}/vit-pytorch.pt", weights_only=True))
-    return network
+    return open_network
 
 
 OURS = {"vitlab": "timm.safetensors", "vitlab (vit-pytorch's net)": "vit-pytorch.pt"}
 """Our side of each comparison reads the very file that the peer reads."""
 OPEN: dict[str, Callable[[str, str], Any]] = {
     **{name: _open_ours(file) for name, file in OURS.items()},
-    "timm": _open_timm,
-    "transformers": _open_transformers,
-    "vit-pytorch": _open_vit_pytorch,
+    **{name: _open_peer(name) for name in ("timm", "transformers", "vit-pytorch")},
 }
 
 
@@ -185,21 +144,3 @@ def _config(model: str) -> Any:
 
 def _logits(output: Any) -> Any:
     return getattr(output, "logits", output)
-
-
-def sgemm() -> Call:
-    """A large product of float32 matrices: the speed that nothing here can pass."""
-    import torch
-
-    left, right = torch.randn(2, SGEMM_SIDE, SGEMM_SIDE)
-
-    def multiply() -> float:
-        return float((left @ right)[0, 0])
-
-    return multiply
-
-
-def _make_torchvision_importable() -> None:
-    from reference.torchvision_ops import declare
-
-    declare()

@@ -15,18 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from harness import (
-    Contestant,
-    Estimate,
-    Memory,
-    Process,
-    Progress,
-    Round,
-    compare,
-    compete,
-    paired_ratios,
-)
-from networks import SGEMM_SIDE
+from harness import Process, Progress, compete
+
+from vitlab.contest import machine
+from vitlab.contest.ratios import Estimate, compare, paired_ratios
+from vitlab.contest.referee import Contestant, Memory, Round
 
 Work = Literal["forward", "training"]
 
@@ -34,11 +27,6 @@ OURS = {"timm": "vitlab", "transformers": "vitlab", "vit-pytorch": "vitlab (vit-
 """Each peer's opponent: vit-pytorch has norms around its patches and no bias for queries."""
 TOLERANCE = 1e-4
 """Logits and losses here are of the order of 1; float32 loses 1e-5 in twelve layers."""
-
-BUSY = 1.3
-"""Slowest against fastest turn of the same matrix product on a machine that has other work."""
-RESTLESS = 0.05
-"""CPU seconds between two turns; waking up and answering takes a fifth of it."""
 
 
 def contestants(work: Work, model: str, peers: list[str], folder: str) -> list[Contestant]:
@@ -52,7 +40,7 @@ def contestants(work: Work, model: str, peers: list[str], folder: str) -> list[C
         )
         for name in names
     ]
-    return [*rivals, Contestant(name="sgemm", factory="networks:sgemm")]
+    return [*rivals, machine.machine()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +64,7 @@ class Setting:
 
     def share_of_sgemm(self, name: str) -> float:
         """Speed in FLOP/s against that of a large matrix product in the same round."""
-        limit = 2 * SGEMM_SIDE**3
-        return statistics.median(
-            self.flops / turns[name].seconds / (limit / turns["sgemm"].seconds)
-            for turns in self.rounds
-        )
+        return machine.share_of_limit(self.rounds, name, self.flops)
 
     def against(self, peer: str) -> list[float]:
         """Paired ratios, one per round."""
@@ -192,18 +176,11 @@ def as_json(settings: list[Setting], peers: list[str], options: argparse.Namespa
 
 def disturbances(settings: list[Setting]) -> list[str]:
     """What makes the figures doubtful: a machine with other work, contestants that do not sleep."""
-    found = []
-    for setting in settings:
-        limits = [turns["sgemm"].seconds for turns in setting.rounds]
-        if max(limits) > BUSY * min(limits):
-            slower = max(limits) / min(limits)
-            found.append(
-                f"{setting.label}: busy machine, the same product took {slower:.1f}x longer"
-            )
-        awake = max(turn.asleep for turns in setting.rounds for turn in turns.values())
-        if awake > RESTLESS:
-            found.append(f"{setting.label}: a sleeping contestant used {awake:.2f} s of CPU")
-    return found
+    return [
+        f"{setting.label}: {found}"
+        for setting in settings
+        for found in machine.disturbances(setting.rounds)
+    ]
 
 
 def parser(description: str, *, rounds: int, seconds: float) -> argparse.ArgumentParser:

@@ -22,7 +22,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, Contestant, Progress, Round, compare, compete, paired_ratios
+from harness import ROOT, Progress, compete
+
+from vitlab.contest.machine import MACHINE, disturbances, machine
+from vitlab.contest.ratios import compare, paired_ratios
+from vitlab.contest.referee import Contestant, Round
 
 SHARED = ROOT.parent / "shared"
 WEIGHTS = SHARED / "weights" / "deit_tiny_patch16_224.safetensors"
@@ -32,9 +36,7 @@ CROP = 224 / 256
 CLASSES = 1000
 TOP = 5
 TOLERANCE = 1e-3
-OURS, MACHINE = "vitlab", "sgemm"
-BUSY = 1.3
-"""Slowest against fastest turn of the same matrix product on a machine that has other work."""
+OURS = "vitlab"
 
 Answers = dict[str, list[tuple[int, float]]]
 """Class and probability of the likeliest classes, by the path of the image."""
@@ -125,11 +127,10 @@ def contestants(folder: str, results: str, options: argparse.Namespace) -> list[
         )
         for batch in options.batch
     ]
-    machine = Contestant(name=MACHINE, factory="networks:sgemm")
     return [
         Contestant(name=OURS, factory="predict:vitlab_predict", arguments=ours),
         *rivals,
-        machine,
+        machine(),
     ]
 
 
@@ -172,12 +173,9 @@ def report(rounds: list[Round], images: int, batches: list[int]) -> str:
             line += f"  ratio {found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})"
             line += f"  vitlab is {found.verdict}"
         lines.append(line)
-    limits = [turns[MACHINE].seconds for turns in rounds]
-    if max(limits) > BUSY * min(limits):
-        lines.append(
-            f"warning: busy machine, the same product took {max(limits) / min(limits):.1f}x "
-            f"longer; measure again before quoting this"
-        )
+    lines += [
+        f"warning: {found}; measure again before quoting this" for found in disturbances(rounds)
+    ]
     return "\n".join(lines)
 
 

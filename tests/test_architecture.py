@@ -32,7 +32,7 @@ ROWS = (
     ("nn",),
     ("contact_sheet",),
     ("preprocessing", "distributed", "runtime", "download"),
-    ("bands",),
+    ("bands", "contest"),
     ("config", "registry", "files", "image_file", "home", "checksum", "lock", "imagenet", "kinds"),
     ("errors",),
 )

@@ -1,157 +1,39 @@
-"""The referee of the benchmarks: exact statistics, and a race whose winner is known."""
+"""The benchmarks: what they compare, refuse and tell."""
 
 import importlib
 import importlib.util
-import random
 import statistics
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
-harness: Any = importlib.import_module("harness")
+from vitlab.contest.machine import SGEMM_SIDE
+from vitlab.contest.referee import Memory, Turn
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+sys.path.append(str(BENCHMARKS))
 peers: Any = importlib.import_module("peers")
 predict: Any = importlib.import_module("predict")
 
 
-def sleeper(milliseconds: float) -> Callable[[], float]:
-    """A contestant that only sleeps."""
-
-    def nap() -> float:
-        time.sleep(milliseconds / 1e3)
-        return milliseconds
-
-    return nap
-
-
-def broken() -> Callable[[], float]:
-    """A contestant that cannot start."""
-    raise OSError("no weights here")
-
-
-def fails_when_called() -> Callable[[], float]:
-    """A contestant that starts and then dies."""
-
-    def fail() -> float:
-        raise OSError("out of breath")
-
-    return fail
-
-
-def contestant(name: str, factory: str, **arguments: float) -> Any:
-    return harness.Contestant(name=name, factory=f"test_benchmarks:{factory}", arguments=arguments)
-
-
-def test_a_race_whose_winner_is_known() -> None:
-    seen: dict[str, float] = {}
-    steps: list[tuple[int, int]] = []
-    rounds, memory = harness.compete(
-        [
-            contestant("two", "sleeper", milliseconds=2),
-            contestant("four", "sleeper", milliseconds=4),
-        ],
-        rounds=7,
-        threads=1,
-        seconds=0.02,
-        check=seen.update,
-        progress=lambda done, rounds: steps.append((done, rounds)),
-    )
-    assert seen == {"two": 2, "four": 4}
-    assert steps == [(done, 7) for done in range(8)]
-    found = harness.compare([harness.paired_ratios(rounds, "two", "four")])
-    # A sleep lasts at least as long as asked for; on a busy machine, longer.
-    assert 1.2 < found.ratio < 3
-    assert all(turn.seconds >= 0.002 for turns in rounds for turn in turns.values())
-    assert all(turn.asleep < 0.05 for turns in rounds for turn in turns.values())
-    assert memory["two"].ever >= memory["two"].running >= 0
-
-
-@pytest.mark.parametrize(
-    ("factory", "message"), [("broken", "no weights here"), ("fails_when_called", "out of breath")]
-)
-def test_a_contestant_that_dies_is_named(factory: str, message: str) -> None:
-    with pytest.raises(harness.ContestantFailed, match=f"(?s)lame died.*{message}"):
-        harness.compete([contestant("lame", factory)], rounds=1, threads=1)
-
-
-def turns(**seconds: float) -> Any:
-    return {name: harness.Turn(seconds=value, asleep=0.0) for name, value in seconds.items()}
-
-
-def test_ratios_pair_within_a_round() -> None:
-    rounds = [turns(ours=1.0, theirs=2.0), turns(ours=4.0, theirs=2.0)]
-    assert harness.paired_ratios(rounds, "ours", "theirs") == [2.0, 0.5]
-
-
-def test_geometric_mean() -> None:
-    assert harness.geometric_mean([2.0, 8.0]) == pytest.approx(4.0, rel=1e-15)
-    assert harness.geometric_mean([3.0]) == pytest.approx(3.0, rel=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("share", "value"), [(0.0, 1.0), (0.25, 2.0), (0.5, 3.0), (0.625, 5.0), (1.0, 15.0)]
-)
-def test_quantile(share: float, value: float) -> None:
-    assert harness.quantile([1.0, 2.0, 3.0, 7.0, 15.0], share) == value
-
-
-def test_equal_rounds_leave_no_doubt() -> None:
-    found = harness.compare([[2.0] * 7, [8.0] * 6], resamples=50)
-    assert (found.ratio, found.low, found.high) == pytest.approx((4.0, 4.0, 4.0), rel=1e-15)
-    assert found.verdict == "faster"
-
-
-@pytest.mark.parametrize(("rounds", "verdict"), [(5, "no difference shown"), (6, "faster")])
-def test_few_rounds_prove_nothing(rounds: int, verdict: str) -> None:
-    # Six fair coins agree once in 32: the first number of rounds that reaches 95 %.
-    found = harness.compare([[2.0] * 9, [2.0] * rounds], resamples=50)
-    assert (found.ratio, found.verdict) == (pytest.approx(2.0), verdict)
-
-
-def test_one_disturbed_round_does_not_move_the_ratio() -> None:
-    assert harness.compare([[1.5] * 6 + [40.0]], resamples=50).ratio == pytest.approx(1.5)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [
-        (1.01, 1.2, "faster"),
-        (0.8, 0.99, "slower"),
-        (0.9, 1.1, "no difference shown"),
-        (1.0, 1.1, "no difference shown"),
-    ],
-)
-def test_verdict(low: float, high: float, verdict: str) -> None:
-    assert harness.Estimate(ratio=1.0, low=low, high=high).verdict == verdict
-
-
-def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
-    noise = random.Random(0)
-    covered = 0
-    for trial in range(100):
-        ratios = [[1.1 * noise.lognormvariate(0, 0.1) for _ in range(15)] for _ in range(4)]
-        found = harness.compare(ratios, resamples=200, seed=trial)
-        covered += found.low <= 1.1 <= found.high
-    # Binomial with 95 % over 100 trials: below 85 about once in 100,000.
-    assert covered >= 85
+def turns(**seconds: float) -> dict[str, Turn]:
+    return {name: Turn(seconds=value, asleep=0.0) for name, value in seconds.items()}
 
 
 def setting(ratios: list[float], *, sgemm: tuple[float, ...] = (0.1,), asleep: float = 0.0) -> Any:
     """Rounds in which we needed a second and timm `ratio` seconds."""
     rounds = [
         {
-            "vitlab": harness.Turn(seconds=1.0, asleep=asleep),
-            "timm": harness.Turn(seconds=ratio, asleep=0.0),
-            "sgemm": harness.Turn(seconds=sgemm[index % len(sgemm)], asleep=0.0),
+            "vitlab": Turn(seconds=1.0, asleep=asleep),
+            "timm": Turn(seconds=ratio, asleep=0.0),
+            "sgemm": Turn(seconds=sgemm[index % len(sgemm)], asleep=0.0),
         }
         for index, ratio in enumerate(ratios)
     ]
-    memory = {name: harness.Memory(ever=3_000_000, running=2_000_000) for name in rounds[0]}
-    flops = 10 * peers.SGEMM_SIDE**3
+    memory = {name: Memory(ever=3_000_000, running=2_000_000) for name in rounds[0]}
+    flops = 10 * SGEMM_SIDE**3
     return peers.Setting(model="vit_ti16", batch=8, flops=flops, rounds=rounds, memory=memory)
 
 
@@ -221,9 +103,9 @@ def test_predictions_that_disagree_are_not_timed() -> None:
 def test_speeds_of_predicting_are_told_with_their_interval() -> None:
     rounds = [
         {
-            "vitlab": harness.Turn(seconds=2.0, asleep=0.0),
-            "timm, batches of 8": harness.Turn(seconds=3.0, asleep=0.0),
-            "sgemm": harness.Turn(seconds=0.1 * (1 + number), asleep=0.0),
+            "vitlab": Turn(seconds=2.0, asleep=0.0),
+            "timm, batches of 8": Turn(seconds=3.0, asleep=0.0),
+            "sgemm": Turn(seconds=0.1 * (1 + number), asleep=0.0),
         }
         for number in range(6)
     ]
@@ -235,7 +117,7 @@ def test_speeds_of_predicting_are_told_with_their_interval() -> None:
 
 def load_explain() -> Any:
     """By its path: `explain` is also a folder of tests."""
-    path = Path(harness.__file__).with_name("explain.py")
+    path = BENCHMARKS / "explain.py"
     spec = importlib.util.spec_from_file_location("benchmark_of_explain", path)
     assert spec is not None
     assert spec.loader is not None

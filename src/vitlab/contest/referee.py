@@ -1,0 +1,178 @@
+"""Fair timing of rivals: each lives in a process of its own and all are woken in turn.
+
+A round wakes every contestant once, in random order, so that whatever disturbs the machine disturbs
+all of them; only ratios within a round are compared.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vitlab.errors import InputError
+
+PACKAGE = Path(__file__).resolve().parents[2]
+"""Where this package is imported from, also by contestants."""
+
+
+class ContestantFailed(RuntimeError):
+    """A contestant's process raised or died."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """What runs in one process: `module:function`, called once, returns the call to be timed."""
+
+    name: str
+    factory: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One waking of a contestant."""
+
+    seconds: float
+    """Of one call: the mean over the turn."""
+    asleep: float
+    """CPU seconds that the process used between its last turn and this one: should be none."""
+    each: tuple[float, ...] = ()
+    """Seconds of each call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Peak resident memory of a process, in bytes."""
+
+    ever: int
+    """With imports and the loading of weights."""
+    running: int
+    """Since it was ready."""
+
+
+class Process:
+    """A contestant's process as the referee sees it; it sleeps in a blocking read between turns."""
+
+    def __init__(self, contestant: Contestant, *, threads: int, paths: Sequence[Path] = ()) -> None:
+        self.name = contestant.name
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._popen = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "vitlab.contest.process",
+                contestant.factory,
+                json.dumps(dict(contestant.arguments)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=_environment(threads, paths),
+        )
+
+    def __enter__(self) -> "Process":
+        try:
+            mistake = self._receive()
+            if mistake is not None:
+                raise InputError(f"{self.name}: {mistake}")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        with suppress(BrokenPipeError):
+            self._popen.stdin.close()
+        self._popen.stdout.close()
+        self._popen.wait()
+        self._errors.close()
+
+    def result(self) -> Any:
+        """What one call returns, as nested lists and numbers."""
+        return self._ask("result")
+
+    def turn(self, *, calls: int, warm_up: int = 0) -> Turn:
+        """Wake the contestant for some calls that do not count and `calls` that do."""
+        told = self._ask("turn", calls=calls, warm_up=warm_up)
+        return Turn(**{**told, "each": tuple(told["each"])})
+
+    def memory(self) -> Memory:
+        """Peak memory until now."""
+        return Memory(**self._ask("memory"))
+
+    def _ask(self, command: str, **arguments: int) -> Any:
+        assert self._popen.stdin is not None
+        with suppress(BrokenPipeError):  # a process that died is noticed by its silence
+            self._popen.stdin.write(json.dumps([command, arguments]).encode() + b"\n")
+            self._popen.stdin.flush()
+        return self._receive()
+
+    def _receive(self) -> Any:
+        assert self._popen.stdout is not None
+        line = self._popen.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            told = self._errors.read().decode(errors="replace").strip()
+            raise ContestantFailed(f"{self.name} died:\n{told[-3000:]}")
+        return json.loads(line)
+
+
+Round = dict[str, Turn]
+"""The turn of each contestant, by name."""
+
+
+def compete(
+    contestants: Iterable[Contestant],
+    *,
+    rounds: int,
+    threads: int,
+    seconds: float = 0.5,
+    check: Callable[[dict[str, Any]], None] = lambda results: None,
+    progress: Callable[[int, int], None] = lambda done, rounds: None,
+    seed: int = 0,
+    paths: Sequence[Path] = (),
+) -> tuple[list[Round], dict[str, Memory]]:
+    """Rounds of turns of about `seconds` each, and peak memories.
+
+    `check` sees what each contestant's call returns, and raises where they do not do the same work.
+    `paths` are where contestants are imported from, beside what this process knows.
+    """
+    order = random.Random(seed)
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(Process(c, threads=threads, paths=paths)) for c in contestants
+        ]
+        check({process.name: process.result() for process in processes})
+        for process in processes:
+            process.turn(calls=1)
+        slowest = max(process.turn(calls=1).seconds for process in processes)
+        calls = max(1, round(seconds / slowest))
+        found: list[Round] = []
+        for done in range(rounds):
+            progress(done, rounds)
+            turns = {
+                process.name: process.turn(calls=calls, warm_up=int(slowest < seconds / 2))
+                for process in order.sample(processes, len(processes))
+            }
+            found.append(turns)
+        progress(rounds, rounds)
+        return found, {process.name: process.memory() for process in processes}
+
+
+def _environment(threads: int, searched: Sequence[Path]) -> dict[str, str]:
+    paths = [str(path) for path in (PACKAGE, *searched)]
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
+    }
