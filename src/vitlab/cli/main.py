@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from vitlab import __version__
+from vitlab.cli.benchmark import benchmark
 from vitlab.cli.convert import convert
 from vitlab.cli.data import data
 from vitlab.cli.demo import demo
@@ -36,7 +37,7 @@ app = typer.Typer(
 for command in (
     *(models, summary, train, finetune, predict, evaluate, features, similar, fewshot),
     *(explain, figures, walkthrough),
-    *(info, convert, push, pull, demo),
+    *(benchmark, info, convert, push, pull, demo),
 ):
     app.command()(command)
 app.add_typer(data, name="data")

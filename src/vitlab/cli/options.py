@@ -28,6 +28,23 @@ def parse_batch_size(text: str) -> int | str:
     return int(text)
 
 
+def parse_words(text: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The names in `a,b`; what is parsed already stays."""
+    if isinstance(text, tuple):
+        return text
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def parse_numbers(text: str | tuple[int, ...]) -> tuple[int, ...]:
+    """The numbers in `1,8,64`; what is parsed already stays."""
+    if isinstance(text, tuple):
+        return text
+    words = parse_words(text)
+    if not words or not all(word.isdecimal() for word in words):
+        raise typer.BadParameter(f"{text!r} is not numbers with commas between them, such as 1,8")
+    return tuple(map(int, words))
+
+
 def parse_changes(texts: Iterable[str] | None) -> dict[str, str]:
     """Keys and their new values, still as text."""
     changes = {}

@@ -1,10 +1,11 @@
 """Ratios of times within a round, and how sure they are: medians, and intervals by resampling."""
 
 import math
-import random
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from vitlab.contest.referee import Round
 
@@ -40,16 +41,13 @@ def compare(
     """
     if any(1 - 2.0 ** (1 - len(setting)) < level for setting in ratios):
         return Estimate(ratio=_centre(ratios), low=0.0, high=math.inf)
-    draw = random.Random(seed)
-    resampled = sorted(
-        _centre([draw.choices(setting, k=len(setting)) for setting in ratios])
-        for _ in range(resamples)
-    )
-    return Estimate(
-        ratio=_centre(ratios),
-        low=quantile(resampled, (1 - level) / 2),
-        high=quantile(resampled, (1 + level) / 2),
-    )
+    draw = np.random.default_rng(seed)
+    logs = [
+        np.log(np.median(draw.choice(setting, (resamples, len(setting))), axis=1))
+        for setting in ratios
+    ]
+    low, high = np.exp(np.quantile(np.mean(logs, axis=0), [(1 - level) / 2, (1 + level) / 2]))
+    return Estimate(ratio=_centre(ratios), low=float(low), high=float(high))
 
 
 def _centre(ratios: Sequence[Sequence[float]]) -> float:

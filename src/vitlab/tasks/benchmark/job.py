@@ -1,0 +1,191 @@
+"""`vitlab benchmark`: models, engines and other libraries, woken in turn, and how sure it is."""
+
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.contest.machine import MACHINE, machine
+from vitlab.contest.referee import Contestant, Process, compete
+from vitlab.errors import InputError
+from vitlab.tasks.benchmark.content import Benchmark, Cell, Entry
+from vitlab.tasks.benchmark.judge import judged
+from vitlab.tasks.benchmark.plan import Plan, Watch
+from vitlab.tasks.benchmark.prepare import Prepared, prepared
+
+TOLERANCE = 1e-3
+"""Difference of a logit; float32 loses about a hundredth of it in a deep model."""
+FACTORIES = "vitlab.tasks.benchmark"
+
+
+def benchmark(
+    plan: Plan, *, data: str | None = None, split: str = "test", watch: Watch | None = None
+) -> Benchmark:
+    """Measure every contestant at every batch size; with `data`, also how good the models are.
+
+    Contestants that should agree and do not are refused before anything is timed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        models = list(_prepare(plan, Path(folder)))
+        for model in models:
+            if data is not None and model.fresh and not model.twin:
+                raise InputError(f"{model.name} has random weights, whose accuracy says nothing")
+        entries = tuple(_entries(plan, models))
+        cells = tuple(_measure(plan, batch, entries, models, watch) for batch in plan.batches)
+    return Benchmark(
+        cells=cells,
+        machine={"processor": _processor(), "system": platform.platform()},
+        threads=plan.cores,
+        accuracies=() if data is None else tuple(judged(plan, models, data, split, watch)),
+        settings={"rounds": plan.rounds, "seconds": plan.seconds, "seed": plan.seed},
+    )
+
+
+def _prepare(plan: Plan, folder: Path) -> Iterator[Prepared]:
+    """Each model, and behind it its twins."""
+    for number, model in enumerate(plan.models):
+        asked = {
+            "model": model,
+            "folder": str(folder / str(number)),
+            "merge_tokens": plan.merge_tokens,
+            "peers": plan.against,
+            "batch": max(plan.batches),
+        }
+        contestant = Contestant(name=model, factory=f"{FACTORIES}.prepare:prepare", arguments=asked)
+        with Process(contestant, threads=plan.cores) as process:
+            yield from map(prepared, process.result())
+
+
+def _entries(plan: Plan, models: Sequence[Prepared]) -> Iterator[Entry]:
+    """Each model with each engine and number of merged tokens, then in each library."""
+    first = _name(models[0].name, plan.engines[0], plan.merge_tokens[0])
+    for model in models:
+        numbers = (0,) if model.twin else plan.merge_tokens
+        engines = plan.engines[:1] if model.twin else plan.engines
+        original = _name(model.name, engines[0], numbers[0])
+        for engine in engines:
+            for count, flops in zip(numbers, model.flops, strict=True):
+                yield _entry(
+                    model,
+                    engine,
+                    merge_tokens=count,
+                    reference=original if model.twin else first,
+                    original=original,
+                    exact=count == numbers[0],
+                    flops=flops,
+                )
+        for peer in model.peers:
+            yield _entry(
+                model,
+                peer,
+                merge_tokens=0,
+                reference=original,
+                original=original,
+                exact=True,
+                flops=model.flops[0],
+                ours=False,
+            )
+
+
+def _entry(model: Prepared, runs: str, *, merge_tokens: int, **told: Any) -> Entry:
+    return Entry(
+        name=_name(model.name, runs, merge_tokens),
+        model=model.name,
+        runs=runs,
+        merge_tokens=merge_tokens,
+        parameters=model.parameters,
+        bytes=model.bytes,
+        fresh=model.fresh,
+        **told,
+    )
+
+
+def _name(model: str, runs: str, merge_tokens: int) -> str:
+    return f"{model} {runs}" + (f" R={merge_tokens}" if merge_tokens else "")
+
+
+def _measure(
+    plan: Plan,
+    batch: int,
+    entries: Sequence[Entry],
+    models: Sequence[Prepared],
+    watch: Watch | None,
+) -> Cell:
+    by_name = {model.name: model for model in models}
+    differences: dict[str, float] = {}
+    rounds, memory = compete(
+        [*(_contestant(entry, by_name[entry.model], batch) for entry in entries), machine()],
+        rounds=plan.rounds,
+        threads=plan.cores,
+        seconds=plan.seconds,
+        seed=plan.seed,
+        check=lambda results: differences.update(compared(results, entries, by_name)),
+        progress=lambda done, total: watch(f"batch {batch}", done, total) if watch else None,
+    )
+    return Cell(
+        batch=batch,
+        entries=tuple(entries),
+        rounds=rounds,
+        memory={name: used for name, used in memory.items() if name != MACHINE},
+        differences=differences,
+    )
+
+
+def _contestant(entry: Entry, model: Prepared, batch: int) -> Contestant:
+    arguments: dict[str, Any] = {"folder": model.folder, "batch": batch}
+    if entry.runs in model.peers:
+        arguments |= {"name": entry.runs, "config": model.config}
+        kind = "peer"
+    else:
+        arguments |= {
+            "place": model.place,
+            "engine": entry.runs,
+            "merge_tokens": entry.merge_tokens,
+        }
+        kind = "engine"
+    factory = f"{FACTORIES}.contestants:{kind}"
+    return Contestant(name=entry.name, factory=factory, arguments=arguments)
+
+
+def compared(
+    results: Mapping[str, Any], entries: Sequence[Entry], models: Mapping[str, Prepared]
+) -> dict[str, float]:
+    """By how much the logits of each differ from its original's; where they must not, an error."""
+    found = {}
+    for entry in entries:
+        model = models[entry.model]
+        ours = _logits(results[entry.original], model.task, probabilities=True)
+        theirs = _logits(results[entry.name], model.task, probabilities=entry.ours)
+        difference = float(np.abs(ours - theirs).max())
+        if entry.exact and not difference <= TOLERANCE:  # not a number is no agreement either
+            raise InputError(
+                f"{entry.name}: results differ from {entry.original} by {difference:.2g}, which "
+                f"is more than {TOLERANCE}; nothing was timed"
+            )
+        found[entry.name] = difference
+    return found
+
+
+def _logits(values: Any, task: str, *, probabilities: bool) -> NDArray[np.float64]:
+    """Logits; of one class an image, less their mean, which probabilities do not tell."""
+    found = np.asarray(values, dtype=np.float64)
+    if task == "multi-label" and probabilities:
+        found = np.log(found) - np.log1p(-found)
+    elif task == "single-label":
+        found = np.log(found) if probabilities else found
+        found = found - found.mean(axis=1, keepdims=True)
+    return found
+
+
+def _processor() -> str:
+    """What the system calls it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

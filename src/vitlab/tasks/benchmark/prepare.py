@@ -1,0 +1,175 @@
+"""What contestants need, written by a process of its own: weights for each of them, and images."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitlab.config import from_dict, to_dict
+from vitlab.errors import InputError, WeightsError
+from vitlab.inference.peers import PEERS, Peer
+
+IMAGES = "images.npy"
+HEAD_STD = 0.02
+"""Of the numbers that take the place of a head of zeros, with which all contestants would agree."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A model, where it lies, and what it costs."""
+
+    name: str
+    place: str
+    """What `vitlab.load` takes."""
+    folder: str
+    """Where the images and the peers' weights are."""
+    fresh: bool
+    """Weights that have learned nothing."""
+    task: str
+    parameters: int
+    bytes: int
+    """Of its parameters, as they are stored."""
+    flops: tuple[int, ...]
+    """Of one image, for each number of merged tokens that was asked for."""
+    config: dict[str, Any]
+    peers: tuple[str, ...] = ()
+    """Libraries that can express it."""
+    twin: bool = False
+    """A network that somebody asked for in another form: as a library builds it."""
+
+
+def prepare(
+    model: str, *, folder: str, merge_tokens: Sequence[int], peers: Sequence[str], batch: int
+) -> Callable[[], list[dict[str, Any]]]:
+    """Write all that a contest of one model needs; tell of the model, and of its twins."""
+    from vitlab.tasks.any_model import open_any
+
+    opened = open_any(model)
+    network, source, place = opened.classifier.model, opened.classifier.source, Path(folder)
+    if not network.config.classes:
+        raise WeightsError(f"{opened.name} has no head; valid: a classifier")
+    silent = opened.fresh or source.zero_head
+    own = place / "model"
+    if silent or source.preprocessing is None:
+        _save(network, own, new_head=silent)
+        model = str(own)
+    able = [name for name in peers if not _needs_twin(PEERS[name], network.config)]
+    _write(network, own, able, batch)
+    told = [
+        Prepared(
+            name=opened.name,
+            place=model,
+            folder=str(own),
+            fresh=opened.fresh,
+            task=source.task,
+            peers=tuple(able),
+            **_facts(network, merge_tokens),
+        )
+    ]
+    for name in peers:
+        if name not in able:
+            told.append(_twin(network.config, opened.name, name, place / f"twin-{name}", batch))
+    return lambda: [to_dict(one) for one in told]
+
+
+def prepared(told: dict[str, Any]) -> Prepared:
+    """What a process told of a model."""
+    return from_dict(Prepared, told)
+
+
+def _facts(model: Any, merge_tokens: Sequence[int]) -> dict[str, Any]:
+    from vitlab.models.flops import cost
+    from vitlab.models.merging import merging
+
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "bytes": sum(tensor.nbytes for tensor in model.state_dict().values()),
+        "flops": tuple(cost(merging(model, count)).flops for count in merge_tokens),
+        "config": to_dict(model.config),
+    }
+
+
+def _write(model: Any, place: Path, peers: Sequence[str], batch: int) -> None:
+    """Images, and the weights as each library reads them."""
+    import numpy as np
+
+    from vitlab.models.flops import image_shape
+    from vitlab.weights.save import save_weights
+
+    place.mkdir(parents=True, exist_ok=True)
+    shape = (batch, *image_shape(model))
+    np.save(place / IMAGES, np.random.default_rng(0).standard_normal(shape, np.float32))
+    for name in peers:
+        file = place / PEERS[name].file
+        if not file.suffix:
+            file.mkdir(exist_ok=True)
+        save_weights(model, file, format=PEERS[name].format)
+
+
+def _save(model: Any, place: Path, *, new_head: bool) -> None:
+    """A bundle; images are random and need no preparation, so that any will do."""
+    import torch
+
+    from vitlab.models.config import pair
+    from vitlab.preprocessing import Preprocessing
+    from vitlab.weights.bundle import save_bundle
+
+    if new_head:
+        head = getattr(model, "head", None)
+        assert isinstance(head, torch.nn.Linear)
+        torch.manual_seed(0)
+        torch.nn.init.normal_(head.weight, std=HEAD_STD)
+    config = model.config
+    half = (0.5,) * config.channels
+    save_bundle(
+        place,
+        model,
+        preprocessing=Preprocessing(size=pair(config.image_size), mean=half, std=half),
+        labels=tuple(map(str, range(config.classes))),
+        metrics={},
+        provenance={},
+    )
+
+
+def _needs_twin(peer: Peer, config: Any) -> bool:
+    """Whether a library builds its networks otherwise; what it cannot build at all is refused."""
+    from vitlab.models.config import ViTConfig
+    from vitlab.weights.formats import layout_named
+
+    if not isinstance(config, ViTConfig):
+        raise InputError(
+            f"{peer.package} cannot be asked for a {type(config).__name__.removesuffix('Config')}; "
+            f"valid: a Vision Transformer"
+        )
+    try:
+        layout_named(peer.format).check(config)
+    except WeightsError:
+        if peer.twin:
+            return True
+        raise
+    return False
+
+
+def _twin(config: Any, called: str, name: str, place: Path, batch: int) -> Prepared:
+    """The network of the same sizes as a library builds it, with random weights."""
+    import torch
+
+    from vitlab.models.registry import create_model
+    from vitlab.weights.formats import layout_named
+
+    changed = replace(config, **PEERS[name].twin)
+    layout_named(PEERS[name].format).check(changed)
+    torch.manual_seed(0)
+    model = create_model(changed)
+    _save(model, place, new_head=True)
+    _write(model, place, [name], batch)
+    return Prepared(
+        name=f"{called} as in {name}",
+        place=str(place),
+        folder=str(place),
+        fresh=True,
+        twin=True,
+        task="single-label",
+        peers=(name,),
+        **_facts(model, (0,)),
+    )

@@ -1,0 +1,286 @@
+"""`vitlab benchmark`: what is compared, what is refused, and what the figures mean."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.classifiers import saved_model
+from vitlab.contest.machine import MACHINE, SGEMM_SIDE
+from vitlab.contest.referee import Memory, Turn
+from vitlab.errors import FileError, InputError, UnknownName, VitlabError
+from vitlab.tasks.benchmark import contestants
+from vitlab.tasks.benchmark.content import Accuracy, Benchmark, Cell, Entry
+from vitlab.tasks.benchmark.job import benchmark, compared
+from vitlab.tasks.benchmark.judge import changed
+from vitlab.tasks.benchmark.plan import Plan
+from vitlab.tasks.benchmark.prepare import Prepared, prepare, prepared
+from vitlab.tasks.benchmark.table import markdown, speeds
+from vitlab.tasks.benchmark.write import write_benchmark
+
+FLOPS = SGEMM_SIDE**3
+
+
+def entry(name: str, **changes: Any) -> Entry:
+    made = Entry(
+        name=name,
+        model="m",
+        runs="torch",
+        merge_tokens=0,
+        reference="a",
+        original="a",
+        exact=True,
+        parameters=3_000_000,
+        flops=FLOPS,
+        bytes=12_000_000,
+        fresh=False,
+    )
+    return replace(made, **changes)
+
+
+def cell(batch: int = 5, **seconds: list[float]) -> Cell:
+    """Rounds in which each took so many seconds for a call, in two calls that differ by a fifth."""
+    rounds = [
+        {name: turn(times[number]) for name, times in (seconds | {MACHINE: machine}).items()}
+        for machine in ([1.0] * len(seconds["a"]),)
+        for number in range(len(seconds["a"]))
+    ]
+    return Cell(
+        batch=batch,
+        entries=tuple(entry(name) for name in seconds),
+        rounds=rounds,
+        memory={name: Memory(ever=4_000_000, running=3_000_000) for name in seconds},
+        differences=dict.fromkeys(seconds, 1e-5),
+    )
+
+
+def turn(seconds: float) -> Turn:
+    return Turn(seconds=seconds, asleep=0.0, each=(0.9 * seconds, 1.1 * seconds))
+
+
+def test_figures_of_a_contestant() -> None:
+    found = cell(a=[2.0, 4.0, 3.0, 3.0, 3.0, 3.0], b=[1.0] * 6)
+    assert found.images_per_second("a") == pytest.approx(5 / 3)
+    assert found.percentile("b", 0.5) == pytest.approx(1.0)
+    # Of five images a cube each, where the machine does two cubes in the same second.
+    assert found.share_of_limit(found.entries[1]) == pytest.approx(2.5)
+    assert found.against("b", "a").ratio == pytest.approx(3.0)
+
+
+def test_a_percentile_needs_a_call_beyond_it() -> None:
+    few = cell(a=[1.0] * 4)
+    assert few.percentile("a", 0.5) is not None
+    assert few.percentile("a", 0.9) is None
+    assert cell(a=[1.0] * 5).percentile("a", 0.9) == pytest.approx(1.1)
+    assert cell(a=[1.0] * 49).percentile("a", 0.99) is None
+    assert cell(a=[1.0] * 50).percentile("a", 0.99) is not None
+
+
+def test_places_only_where_no_interval_leaves_a_doubt() -> None:
+    a, noise = [4.0] * 8, [3.0, 5.0] * 4
+    found = cell(a=a, b=noise, c=[1.0] * 8, d=[9.0] * 8)
+    places = {name: found.place(name) for name in "abcd"}
+    assert places == {"a": (2, 3), "b": (2, 3), "c": (1, 1), "d": (4, 4)}
+    rows = {row[0]: row for row in speeds(found)}
+    assert [rows[name][7] for name in "abcd"] == ["2-3", "2-3", "1", "4"]
+    few = cell(a=[4.0] * 3, b=[1.0] * 3)
+    assert few.place("b") == (1, 2)
+    assert "too few rounds" in speeds(few)[1]
+
+
+def found(**changes: Any) -> Benchmark:
+    made = Benchmark(
+        cells=(cell(1, a=[2.0] * 8, b=[1.0] * 8), cell(7, a=[9.0] * 8, b=[8.0] * 8)),
+        machine={"processor": "an abacus", "system": "wood"},
+        threads=2,
+    )
+    return replace(made, **changes)
+
+
+def test_markdown_has_a_table_for_each_batch(tmp_path: Path) -> None:
+    text = markdown(found(), "vitlab benchmark m")
+    assert "an abacus, 2 threads" in text
+    assert "```\nvitlab benchmark m\n```" in text
+    lines = text.splitlines()
+    at = lines.index("## Batch of 7")
+    assert lines[at + 5].split(" | ")[:2] == ["| b", "0.875"]
+    assert "1.125 | 1.125 to 1.125 | 1 |" in lines[at + 5]
+    widths = {line.count("|") for line in lines[at + 2 : at + 6]}
+    assert len(widths) == 1
+
+
+def test_files_hold_all_that_was_measured(tmp_path: Path) -> None:
+    judged = [
+        Accuracy(
+            model="m",
+            merge_tokens=r,
+            images=50,
+            accuracy=0.8,
+            interval=(0.7, 0.9),
+            change=-0.02 * r / 8,
+            change_interval=(-0.05 * r / 8, 0.01 * r / 8),
+        )
+        for r in (0, 8)
+    ]
+    cells = tuple(
+        replace(one, entries=(one.entries[0], replace(one.entries[1], merge_tokens=8)))
+        for one in found().cells
+    )
+    whole = found(accuracies=tuple(judged), cells=cells)
+    written = write_benchmark(whole, tmp_path / "out", "vitlab benchmark m")
+    names = {path.name for path in written}
+    pictures = {f"{name}.{kind}" for name in ("benchmark", "curve") for kind in ("png", "svg")}
+    assert names == {"benchmark.json", "benchmark.md", *pictures}
+    told = json.loads((tmp_path / "out" / "benchmark.json").read_text())
+    first, second = told["cells"][1]["contestants"]
+    assert (first["place"], second["place"]) == (2, 1)
+    assert second["images_per_second"] == 0.875
+    assert second["ratio"] == pytest.approx(9 / 8)
+    assert second["latency"]["p99"] is None
+    assert len(told["cells"][1]["rounds"]) == 8
+    assert told["accuracies"][1]["merge_tokens"] == 8
+    assert (
+        "80.0% (70.0% to 90.0%), -2.0 points (-5.0 to +1.0)"
+        in (tmp_path / "out" / "benchmark.md").read_text()
+    )
+
+
+def test_an_interval_without_end_is_no_number_in_json() -> None:
+    told = Benchmark(cells=(cell(a=[2.0], b=[1.0]),), machine={}, threads=1).to_dict()
+    assert told["cells"][0]["contestants"][1]["interval"] == [0.0, None]
+    json.dumps(told, allow_nan=False)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(FileError, match="a file; valid: a folder"):
+        write_benchmark(found(), tmp_path / "out")
+
+
+def test_contestants_that_disagree_are_not_timed() -> None:
+    model = Prepared(
+        name="m",
+        place="",
+        folder="",
+        fresh=False,
+        task="single-label",
+        parameters=1,
+        bytes=4,
+        flops=(1,),
+        config={},
+        peers=("timm",),
+    )
+    logits = np.array([[1.0, 2.0, 4.0], [0.0, -1.0, 3.0]])
+    likely = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    peer = entry("b", runs="timm", ours=False)
+    results = {"a": likely.tolist(), "b": (logits + 5.0).tolist()}
+    assert compared(results, [entry("a"), peer], {"m": model})["b"] < 1e-12
+    logits[1, 2] += 0.003
+    with pytest.raises(InputError, match=r"b: results differ from a by 0\.002.*nothing was timed"):
+        compared(results | {"b": logits.tolist()}, [entry("a"), peer], {"m": model})
+    merged = entry("b", merge_tokens=8, exact=False)
+    difference = compared({"a": likely, "b": likely[::-1]}, [entry("a"), merged], {"m": model})
+    assert difference["b"] > 1
+    with pytest.raises(InputError, match="differ"):
+        compared(results | {"b": (logits * np.nan).tolist()}, [entry("a"), peer], {"m": model})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"engines": ("abacus",)}, "unknown engine 'abacus'"),
+        ({"against": ("keras",)}, "unknown library 'keras'"),
+        ({"batches": (0,)}, r"batches \[0\]; valid: numbers from 1 on"),
+        ({"batches": (8, 8)}, "batches 8, 8: one of them comes twice"),
+        ({"models": ()}, "no models"),
+        ({"rounds": 0}, "rounds 0"),
+        ({"against": ("timm",), "merge_tokens": (8,)}, "merge_tokens 8 against timm: libraries"),
+        ({"threads": 0}, "threads 0"),
+    ],
+)
+def test_a_plan_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises((InputError, UnknownName), match=message):
+        Plan(**({"models": ("vit_test",)} | changes))
+
+
+def answers(told: Prepared, runs: str, **changes: Any) -> Any:
+    """What a contestant gives for the images, in this process."""
+    if runs in told.peers:
+        return contestants.peer(runs, told.folder, told.config, 3)().tolist()
+    arguments = {"engine": runs, "merge_tokens": 0, "batch": 3} | changes
+    return contestants.engine(told.place, told.folder, **arguments)().tolist()
+
+
+def test_ours_and_theirs_compute_the_same(tmp_path: Path) -> None:
+    weights = saved_model(tmp_path / "tiny.safetensors")
+    asked: dict[str, Any] = {"merge_tokens": (0, 5), "batch": 4}
+    plain, twin = map(
+        prepared,
+        prepare(str(weights), folder=str(tmp_path), peers=("timm", "vit-pytorch"), **asked)(),
+    )
+    assert (plain.name, plain.peers, plain.place) == ("tiny", ("timm",), str(weights))
+    assert (twin.name, twin.peers, twin.twin) == ("tiny as in vit-pytorch", ("vit-pytorch",), True)
+    assert plain.flops[0] > plain.flops[1]
+    assert plain.bytes == 4 * plain.parameters
+    results = {
+        "a": answers(plain, "torch"),
+        "merged": answers(plain, "torch", merge_tokens=5),
+        "b": answers(plain, "timm"),
+        "twin": answers(twin, "torch"),
+        "c": answers(twin, "vit-pytorch"),
+    }
+    entries = [
+        entry("b", runs="timm", ours=False),
+        entry("merged", exact=False),
+        entry("c", model="twin", runs="vit-pytorch", original="twin", ours=False),
+    ]
+    differences = compared(results, entries, {"m": plain, "twin": twin})
+    # Tiny networks in float32.
+    assert max(differences["b"], differences["c"]) < 1e-4
+    assert differences["merged"] > 1e-3
+
+
+def test_a_name_gets_weights_with_opinions(tmp_path: Path) -> None:
+    (told,) = prepare(
+        "vit_test", folder=str(tmp_path), peers=("transformers",), merge_tokens=(0,), batch=3
+    )()
+    fresh = prepared(told)
+    assert fresh.fresh
+    ours = np.log(answers(fresh, "torch"))
+    assert ours.std(axis=1).min() > 1e-3
+    results = {"a": answers(fresh, "torch"), "b": answers(fresh, "transformers")}
+    compared(results, [entry("b", runs="transformers", ours=False)], {"m": fresh})
+
+
+@pytest.mark.parametrize(
+    ("model", "peers", "message"),
+    [
+        ("vit_tset", (), "unknown model or file 'vit_tset'; did you mean"),
+        ("resnet18_cifar", ("timm",), "timm cannot be asked for a ResNet; valid: a Vision"),
+        ("vit_cifar_hybrid", ("transformers",), "huggingface"),
+    ],
+)
+def test_models_that_cannot_take_part(
+    model: str, peers: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(VitlabError, match=message):
+        prepare(model, folder=str(tmp_path), peers=peers, merge_tokens=(0,), batch=1)
+
+
+def test_accuracies_are_compared_image_by_image() -> None:
+    changes = np.array([0.0] * 95 + [-1.0] * 5)
+    mean, (low, high) = changed(changes)
+    assert mean == pytest.approx(-0.05)
+    # Binomial: 5 of 100 have a standard deviation of 2.2.
+    assert low == pytest.approx(-0.095, abs=0.012)
+    assert high == pytest.approx(-0.01, abs=0.012)
+    assert changed(np.zeros(7)) == (0.0, (0.0, 0.0))
+
+
+@pytest.mark.slow
+def test_random_weights_are_not_judged() -> None:
+    with pytest.raises(InputError, match="vit_test has random weights, whose accuracy says noth"):
+        benchmark(Plan(models=("vit_test",), threads=1), data="sample")
