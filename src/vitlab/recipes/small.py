@@ -13,7 +13,6 @@ def default() -> TrainConfig:
     return TrainConfig(
         model="vit_cifar",
         batch_size=100,
-        ghost_batches=2,
         budget=10,
         budget_in="epochs",
         augment=AugmentConfig(flip="alternate", shift=2),
