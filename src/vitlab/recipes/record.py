@@ -49,6 +49,6 @@ def cifar10_pure() -> TrainConfig:
             "pool": "mean",
             "dynamic_size": True,
         },
-        budget=18.0,
+        budget=16.0,
         whiten_frozen=False,
     )

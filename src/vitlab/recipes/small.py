@@ -21,7 +21,7 @@ def default() -> TrainConfig:
             name="muon",
             muon_for="all",
             lr=2e-3,
-            muon_lr=0.025,
+            muon_lr=0.03,
             betas=(0.9, 0.95),
             weight_decay=0.01,
         ),
