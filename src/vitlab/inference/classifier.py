@@ -25,7 +25,8 @@ from vitlab.kinds import THRESHOLD
 from vitlab.models.readout import Readout
 from vitlab.models.vit import logits_of
 from vitlab.preprocessing import Preprocessing, Source
-from vitlab.weights.bundle import find_bundle, is_bundle, load_bundle
+from vitlab.weights.bundle import load_bundle
+from vitlab.weights.bundle_files import find_bundle, is_bundle
 from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.load import load_weights
 from vitlab.weights.names import locate

@@ -13,7 +13,7 @@ from vitlab.models.registry import create_model
 from vitlab.models.variants import variant, variants
 from vitlab.preprocessing import Preprocessing
 from vitlab.weights.bundled import bundled_name, bundled_names
-from vitlab.weights.files import SUFFIXES
+from vitlab.weights.reading import SUFFIXES
 from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
 
