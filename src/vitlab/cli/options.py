@@ -44,9 +44,12 @@ def loading(
     **options: Any,
 ) -> dict[str, Any]:
     """Keywords for `load_weights`: what `--set` says, and the options that were given."""
-    from vitlab.models.config import ViTConfig
+    texts = parse_changes(changes)
+    parsed = {}
+    if texts:
+        from vitlab.models.config import ViTConfig
 
-    parsed = {key: parse(ViTConfig, key, text) for key, text in parse_changes(changes).items()}
+        parsed = {key: parse(ViTConfig, key, text) for key, text in texts.items()}
     return parsed | {key: value for key, value in options.items() if value is not None}
 
 
@@ -66,6 +69,14 @@ Changes = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Set a field of the model's config; repeatable."
+    ),
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="auto|torch|onnxruntime|openvino|aoti",
+        help="What computes; auto: ONNX Runtime where the model has an ONNX file, else torch.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with exact numbers.")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import Changes, ClassLabels, Json, loading
+from vitlab.cli.options import Changes, ClassLabels, EngineOption, Json, loading
 from vitlab.cli.output import print_json, print_table
 from vitlab.config import to_dict
 from vitlab.kinds import THRESHOLD
@@ -25,7 +25,7 @@ SOME_FAILED = 3
 
 def predict(
     model: Annotated[
-        str, typer.Argument(help="A run, a bundle, a weight file, or weights by name.")
+        str, typer.Argument(help="A run, a bundle, a weight or exported file, or weights by name.")
     ],
     images: Annotated[
         list[str],
@@ -71,6 +71,7 @@ def predict(
     max_pixels: Annotated[
         int | None, typer.Option(min=1, help="Refuse larger images (else Pillow's limit).")
     ] = None,
+    engine: EngineOption = "auto",
     changes: Changes = None,
     json: Json = False,
 ) -> None:
@@ -94,6 +95,7 @@ def predict(
             labels=labels,
             batch_size=batch_size,
             max_pixels=max_pixels,
+            engine=engine,
             each=printer.take,
             watch=watch,
             **loading(changes),

@@ -15,13 +15,12 @@ from typing import Any, cast
 
 from vitlab.contact_sheet import check_name
 from vitlab.errors import InputError
-from vitlab.inference.classifier import Classifier, load
+from vitlab.inference.open_model import Answering, open_answering
 from vitlab.inference.pictures import Picture, path_of, read_picture, reading
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.tasks.image_inputs import ImageInputs
-from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.prediction_files import PredictionFile, check_output, open_predictions
-from vitlab.tasks.prediction_job import Job, fingerprint
+from vitlab.tasks.prediction_job import Job
 from vitlab.tasks.prediction_records import as_text
 from vitlab.tasks.prediction_sheet import SHOWN, write_sheet
 from vitlab.weights.labels import Labels
@@ -53,6 +52,7 @@ def predict(
     labels: Labels | None = None,
     batch_size: int | None = None,
     max_pixels: int | None = None,
+    engine: str = "auto",
     each: Callable[[Prediction], None] = lambda prediction: None,
     watch: Watch | None = None,
     stdin: Callable[[], BufferedIOBase] = lambda: cast(BufferedIOBase, sys.stdin.buffer),
@@ -60,7 +60,7 @@ def predict(
 ) -> Predicted:
     """Classify files, folders, patterns, and what `-` reads; `each` is told every prediction.
 
-    `threshold` as in `Classifier.predict`.
+    `threshold` as in `Classifier.predict`, `engine` and `changes` as in `open_answering`.
     With `output`, what is in the file already is not computed again. An image that cannot be read
     is a record with an `error`; where it is the only one, it is an InputError.
     """
@@ -72,11 +72,10 @@ def predict(
     inputs = ImageInputs(names=[os.fspath(name) for name in images], stdin=stdin)
     if inputs.single and batch_size is None:
         batch_size = 1
-    classifier = load(model, labels=labels, **changes)
-    classifier.model.to(best_device())
+    answering = open_answering(model, engine=engine, labels=labels, **changes)
     job = _Job(
         model=os.fspath(model),
-        classifier=classifier,
+        answering=answering,
         inputs=inputs,
         top=top,
         threshold=threshold,
@@ -95,10 +94,10 @@ def predict(
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """A classifier, what it is asked, and whom it tells."""
+    """A model, what it is asked, and whom it tells."""
 
     model: str
-    classifier: Classifier
+    answering: Answering
     inputs: ImageInputs
     top: int
     threshold: float | None
@@ -115,7 +114,7 @@ class _Job:
             raise InputError(f"{self.sheet} shows files; found an image through standard input")
         if len(first) == 1 and (self.inputs.single or piped):
             try:
-                read_picture(first[0], self.classifier.preprocessing)
+                read_picture(first[0], self.answering.preprocessing)
             except InputError as error:
                 name = "standard input" if piped else path_of(first[0])
                 raise InputError(f"{name}: {error}") from error
@@ -126,17 +125,18 @@ class _Job:
         predictor = self.predictor(batch_size)
         return Job(
             model=self.model,
-            fingerprint=fingerprint(self.classifier),
+            fingerprint=self.answering.fingerprint(),
             images=tuple(self.inputs.absolute),
             top=self.top,
             task=predictor.task,
             threshold=predictor.threshold if predictor.task == "multi-label" else None,
             batch_size=predictor.engine.batch_size,
+            engine=self.answering.engine,
         )
 
     def predictor(self, batch_size: int | None) -> Predictor:
         """What answers."""
-        return self.classifier.predictor(batch_size=batch_size, threshold=self.threshold)
+        return self.answering.predictor(batch_size=batch_size, threshold=self.threshold)
 
     def run(
         self,

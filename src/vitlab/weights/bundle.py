@@ -56,24 +56,45 @@ def save_bundle(
     folder.mkdir(parents=True, exist_ok=True)
     for name in (CONFIG, ONNX):  # an exported model of other weights would answer for these
         (folder / name).unlink(missing_ok=True)
-    config: Any = model.config
-    content = {
-        "format_version": FORMAT_VERSION,
-        "architecture": next(name for name, cls in ARCHITECTURES.items() if type(config) is cls),
-        "model": to_dict(config),
-        "preprocessing": preprocessing.to_json(),
-        "labels": list(labels),
-        "task": task,
-        **({"targets": dict(targets)} if targets else {}),
-        "metrics": dict(metrics),
-        "provenance": dict(provenance),
-    }
+    content = bundle_content(
+        model.config,
+        preprocessing=preprocessing,
+        labels=labels,
+        metrics=metrics,
+        provenance=provenance,
+        task=task,
+        targets=targets,
+    )
     state = model.state_dict()
     layout = ((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items())
     with replacing(folder / WEIGHTS) as file:
         metadata = {"format": "pt", CONFIG_KEY: json.dumps(content)}
         write_safetensors(file, layout, state.items(), metadata)
     write_json(folder / CONFIG, content)
+
+
+def bundle_content(
+    config: Any,
+    *,
+    preprocessing: Preprocessing | None,
+    labels: tuple[str, ...],
+    metrics: Mapping[str, float],
+    provenance: Mapping[str, Any],
+    task: str = "single-label",
+    targets: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What `config.json` says of a model with this config."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "architecture": next(name for name, cls in ARCHITECTURES.items() if type(config) is cls),
+        "model": to_dict(config),
+        "preprocessing": None if preprocessing is None else preprocessing.to_json(),
+        "labels": list(labels),
+        "task": task,
+        **({"targets": dict(targets)} if targets else {}),
+        "metrics": dict(metrics),
+        "provenance": dict(provenance),
+    }
 
 
 def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
