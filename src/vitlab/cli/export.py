@@ -88,9 +88,11 @@ def _facts(found: "Exported") -> dict[str, Any]:
 
 
 def _lines(found: "Exported") -> list[tuple[str, str]]:
+    from vitlab.models.config import pair
+
     compared, config = found.comparison, found.deployed.config
     facts = found.deployed.facts
-    height, width = config["model"]["image_size"]
+    height, width = pair(config["model"]["image_size"])
     batch = "any number of images" if facts.batch is None else "one image"
     kind = "8-bit pixels" if facts.preprocess_inside else "normalised images"
     lines = [

@@ -197,6 +197,9 @@ def _facts(found: "Predicted", output: Path | None, sheet: Path | None) -> dict[
 @contextmanager
 def _progress(*, shown: bool) -> "Iterator[Watch | None]":
     """A bar with an estimate on a terminal, where nothing else is printed."""
+    if not shown:
+        yield None
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -207,7 +210,7 @@ def _progress(*, shown: bool) -> "Iterator[Watch | None]":
     )
 
     console = Console(stderr=True)
-    if not (shown and console.is_terminal):
+    if not console.is_terminal:
         yield None
         return
     columns = (TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

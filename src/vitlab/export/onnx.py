@@ -10,14 +10,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.export import ExportedProgram
 
 from vitlab.errors import MissingExtra
+from vitlab.export.half import store_in_half
 from vitlab.export.program import BATCH, INPUT, OUTPUT, quiet
 
+Half = Literal["all", "exact"]
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 OPSET = 20
 """The first version of ONNX that has GELU as one operation."""
@@ -36,8 +38,14 @@ def require_onnx() -> None:
         raise MissingExtra("export", "an ONNX file")
 
 
-def write_onnx(program: ExportedProgram, path: Path, metadata: Mapping[str, str]) -> None:
-    """Write the graph; weights beyond what one file can hold go beside it, to `PATH.data`."""
+def write_onnx(
+    program: ExportedProgram, path: Path, metadata: Mapping[str, str], *, half: Half | None = None
+) -> None:
+    """Write the graph; weights beyond what one file can hold go beside it, to `PATH.data`.
+
+    With `half`, weights are stored in 16 bits and become 32 bits again when the file is loaded:
+    all of them, or those that 16 bits hold exactly.
+    """
     dynamic = any(not isinstance(size, int) for size in program_shape(program))
     shapes = ({0: BATCH},) if dynamic else None
     with quiet(), _silent(), torch.no_grad():
@@ -52,6 +60,8 @@ def write_onnx(program: ExportedProgram, path: Path, metadata: Mapping[str, str]
         )
     model = exported.model
     _forget_origins(model)
+    if half is not None:
+        store_in_half(model, exact=half == "exact")
     model.metadata_props.update(metadata)
     model.producer_name, model.graph.name = "vitlab", "vitlab"
     weights = sum(value.const_value.nbytes for value in model.graph.initializers.values())

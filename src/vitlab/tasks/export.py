@@ -3,16 +3,17 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
-from vitlab.errors import FileError, PreprocessingUnknown, UnknownName
+from vitlab.errors import ConfigError, FileError, PreprocessingUnknown, UnknownName
 from vitlab.export.aoti import require_compiler, run_package, write_package
-from vitlab.export.onnx import require_onnx, write_onnx
+from vitlab.export.onnx import Half, require_onnx, write_onnx
 from vitlab.export.program import trace
+from vitlab.export.quantize import Pixels, write_int8
 from vitlab.export.torch_export import run_program, write_program
 from vitlab.export.verify import BATCHES, Comparison, Run, compare
 from vitlab.inference.classifier import Classifier
@@ -22,7 +23,7 @@ from vitlab.tasks.export_model import Exportable, open_exportable
 from vitlab.weights.deployed import Deployed, Quantized
 
 Format = Literal["onnx", "torch-export", "aoti"]
-WRITERS = {"torch-export": write_program, "aoti": write_package, "onnx": write_onnx}
+WRITERS = {"torch-export": write_program, "aoti": write_package}
 RUNNERS = {"torch-export": run_program, "aoti": run_package, "onnx": run_onnx}
 SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2", "aoti": ".pt2"}
 TOLERANCES: dict[Quantized | None, float] = {None: 1e-4, "fp16": 1e-2, "int8": 0.5}
@@ -55,16 +56,22 @@ def export(
     dynamic_batch: bool = True,
     image_size: Size | None = None,
     preprocess_inside: bool = False,
+    quantize: str | None = None,
+    calibrate: Iterable[Pixels] | None = None,
+    compact: bool = False,
     tolerance: float | None = None,
     force: bool = False,
 ) -> Exported:
     """Write the model to `output`, whole or not at all.
 
     The file is loaded again and compared with the model on photographs and noise; where they differ
-    by more than the tolerance, it is an error and no file is left.
+    by more than the tolerance, it is an error and no file is left. `calibrate` gives batches of
+    images as the file takes them, for `quantize="int8"`. `compact` stores weights of an ONNX file
+    that 16 bits hold exactly in 16 bits.
     """
     if format not in get_args(Format):
         raise UnknownName("format", format, get_args(Format))
+    kind = _quantized(quantize, format, calibrated=calibrate is not None)
     path = Path(output)
     _check_output(path, format, force)
     _check_needs(format)
@@ -74,12 +81,12 @@ def export(
             f"--preprocess-inside needs to know how images are prepared, and nothing says it of "
             f"{os.fspath(model) if not isinstance(model, Classifier) else 'this model'}"
         )
-    allowed = TOLERANCES[None] if tolerance is None else tolerance
+    allowed = TOLERANCES[kind] if tolerance is None else tolerance
     batch = None if dynamic_batch else 1
-    deployed = found.deployed(inside=preprocess_inside, quantize=None, batch=batch)
+    deployed = found.deployed(inside=preprocess_inside, quantize=kind, batch=batch)
     with _staged(path) as folder:
         staged = folder / path.name
-        _write(found, deployed, format, staged)
+        _write(found, deployed, format, staged, calibrate, compact)
         comparison = _compare(found, deployed, RUNNERS[format](staged), allowed)
         comparison.check()
         files = _publish(folder, path)
@@ -93,10 +100,34 @@ def export(
     )
 
 
-def _write(found: Exportable, deployed: Deployed, format: str, path: Path) -> None:
-    inside = found.preprocessing if deployed.facts.preprocess_inside else None
-    program = trace(found.model, inside=inside, dynamic_batch=deployed.facts.batch is None)
-    WRITERS[format](program, path, deployed.metadata())
+def _write(
+    found: Exportable,
+    deployed: Deployed,
+    format: str,
+    path: Path,
+    calibrate: Iterable[Pixels] | None,
+    compact: bool,
+) -> None:
+    facts, metadata = deployed.facts, deployed.metadata()
+    inside = found.preprocessing if facts.preprocess_inside else None
+    program = trace(found.model, inside=inside, dynamic_batch=facts.batch is None)
+    if format != "onnx":
+        WRITERS[format](program, path, metadata)
+        return
+    half: Half | None = "exact" if compact else None
+    write_onnx(program, path, metadata, half="all" if facts.quantize == "fp16" else half)
+    if facts.quantize == "int8":
+        write_int8(path, metadata, calibrate)
+
+
+def _quantized(quantize: str | None, format: str, *, calibrated: bool) -> Quantized | None:
+    if quantize is not None and quantize not in get_args(Quantized):
+        raise UnknownName("quantisation", quantize, get_args(Quantized))
+    if quantize is not None and format != "onnx":
+        raise ConfigError(f"--quantize {quantize} is for --format onnx, not {format}")
+    if calibrated and quantize != "int8":
+        raise ConfigError("--calibrate is for --quantize int8")
+    return cast(Quantized | None, quantize)
 
 
 def _compare(found: Exportable, deployed: Deployed, run: Run, tolerance: float) -> Comparison:
