@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import ImageSize, Json
+from vitlab.cli.options import Changes, ImageSize, Json, loading
 from vitlab.cli.output import human, print_json, print_pairs
 from vitlab.config import to_dict
 from vitlab.errors import Disagrees
@@ -35,6 +35,14 @@ def export(
         ),
     ] = True,
     image_size: ImageSize = None,
+    changes: Changes = None,
+    quantize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="int8|fp16",
+            help="8-bit products in the encoder (ONNX), or weights stored in 16 bits.",
+        ),
+    ] = None,
     preprocess_inside: Annotated[
         bool,
         typer.Option("--preprocess-inside", help="Take 8-bit pixels, and normalise them inside."),
@@ -63,8 +71,10 @@ def export(
             dynamic_batch=dynamic_batch,
             image_size=image_size,
             preprocess_inside=preprocess_inside,
+            quantize=quantize,
             tolerance=tolerance,
             force=force,
+            **loading(changes),
         )
     except Disagrees as error:
         print("error:", error, file=sys.stderr)

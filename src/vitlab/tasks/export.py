@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from vitlab.errors import ConfigError, FileError, PreprocessingUnknown, UnknownName
 from vitlab.export.aoti import require_compiler, run_package, write_package
@@ -16,10 +16,9 @@ from vitlab.export.program import trace
 from vitlab.export.quantize import Pixels, write_int8
 from vitlab.export.torch_export import run_program, write_program
 from vitlab.export.verify import BATCHES, Comparison, Run, compare
-from vitlab.inference.classifier import Classifier
 from vitlab.inference.runtimes import run_onnx
 from vitlab.models.config import Size
-from vitlab.tasks.export_model import Exportable, open_exportable
+from vitlab.tasks.export_model import Exportable, Model, open_exportable
 from vitlab.weights.deployed import Deployed, Quantized
 
 Format = Literal["onnx", "torch-export", "aoti"]
@@ -49,7 +48,7 @@ class Exported:
 
 
 def export(
-    model: str | os.PathLike[str] | Classifier,
+    model: Model,
     *,
     format: str = "onnx",
     output: str | os.PathLike[str],
@@ -61,12 +60,13 @@ def export(
     compact: bool = False,
     tolerance: float | None = None,
     force: bool = False,
+    **changes: Any,
 ) -> Exported:
     """Write the model to `output`, whole or not at all.
 
     The file is loaded again and compared with the model on photographs and noise; where they differ
     by more than the tolerance, it is an error and no file is left. `calibrate` gives batches of
-    images as the file takes them, for `quantize="int8"`. `compact` stores weights of an ONNX file
+    images as the file takes them, for `quantize="int8"`. `changes` are fields of the config. `compact` stores weights of an ONNX file
     that 16 bits hold exactly in 16 bits.
     """
     if format not in get_args(Format):
@@ -75,11 +75,11 @@ def export(
     path = Path(output)
     _check_output(path, format, force)
     _check_needs(format)
-    found = open_exportable(model, image_size=image_size)
+    found = open_exportable(model, image_size=image_size, **changes)
     if preprocess_inside and found.preprocessing is None:
         raise PreprocessingUnknown(
-            f"--preprocess-inside needs to know how images are prepared, and nothing says it of "
-            f"{os.fspath(model) if not isinstance(model, Classifier) else 'this model'}"
+            "--preprocess-inside needs to know how images are prepared, and nothing says it of "
+            "these weights"
         )
     allowed = TOLERANCES[kind] if tolerance is None else tolerance
     batch = None if dynamic_batch else 1

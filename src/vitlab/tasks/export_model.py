@@ -21,8 +21,10 @@ from vitlab.weights.bundle import bundle_content
 from vitlab.weights.bundle_files import WEIGHTS, find_bundle, is_bundle, read_bundle_config
 from vitlab.weights.deployed import Deployed, Facts, Quantized
 from vitlab.weights.names import locate
+from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
 
+Model = str | os.PathLike[str] | Classifier | nn.Module
 STD = 0.02
 """Of the numbers that take the place of zeros in weights that have learned nothing."""
 
@@ -55,12 +57,13 @@ class Exportable:
         return Deployed(config=self.content, facts=facts)
 
 
-def open_exportable(
-    model: str | os.PathLike[str] | Classifier, *, image_size: Size | None = None
-) -> Exportable:
-    """A run, a bundle, weights, or a name of the family with fresh weights."""
-    folder = None if isinstance(model, Classifier) else _bundle_of(model)
-    found = open_any(model)
+def open_exportable(model: Model, *, image_size: Size | None = None, **changes: Any) -> Exportable:
+    """A run, a bundle, weights, a model, or a name of the family with fresh weights."""
+    if isinstance(model, nn.Module):
+        source = getattr(model, "source", None) or WeightSource(format="vitlab", path=Path("model"))
+        model = Classifier(model, source)
+    folder = None if isinstance(model, Classifier) or changes else _bundle_of(model)
+    found = open_any(model, **changes)
     classifier = found.classifier
     if found.fresh:
         _fill_zeros(classifier.model)
