@@ -14,7 +14,7 @@ from reference.random_weights import randomise
 from vitlab import Preprocessing, create_model
 from vitlab.weights.source import WeightSource
 
-ALONE = '''
+ALONE = """
 import json, sys
 import numpy as np
 import onnxruntime
@@ -30,7 +30,7 @@ assert images.shape[2:] == tuple(told["preprocessing"]["size"])
 assert logits.shape == (len(images), len(told["labels"]))
 assert not {"torch", "vitlab", "onnx"} & set(sys.modules)
 np.save(output, logits)
-'''
+"""
 
 
 def made(name: str = "vit_test", **changes: Any) -> Any:
@@ -72,7 +72,7 @@ def expected(model: Any, pixels: NDArray[np.uint8]) -> Any:
 
 
 def run_alone(file: Path, pixels: NDArray[np.uint8], folder: Path) -> NDArray[np.float32]:
-    """What ONNX Runtime and NumPy make of a file and its metadata, in an interpreter of their own."""
+    """What ONNX Runtime and NumPy alone make of a file and its metadata."""
     np.save(folder / "pixels.npy", pixels)
     names = [str(folder / name) for name in ("pixels.npy", "logits.npy")]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -27,8 +27,8 @@ class Deployable(nn.Module):
         self.answer: Callable[[Tensor], Tensor] = logits_of(model)
         self.normalises = inside is not None
         mean, std = ((), ()) if inside is None else (inside.mean, inside.std)
-        self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
-        self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
+        self.mean = nn.Buffer(torch.tensor(mean)[:, None, None], persistent=False)
+        self.std = nn.Buffer(torch.tensor(std)[:, None, None], persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         if self.normalises:

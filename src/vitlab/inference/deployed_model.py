@@ -40,8 +40,7 @@ class DeployedModel:
     labels: tuple[str, ...]
     source: WeightSource
 
-    @property
-    def preprocessing(self) -> Preprocessing:
+    def require_preprocessing(self) -> Preprocessing:
         """How images are prepared; an error where nothing says it."""
         return self.source.require_preprocessing()
 
@@ -65,7 +64,7 @@ class DeployedModel:
             runtime=self._runtime,
             name=self.file.name,
             facts=self.deployed.facts,
-            preprocessing=self.preprocessing,
+            preprocessing=self.require_preprocessing(),
             task=cast(Task, self.source.task),
         )
         return SessionEngine(source, batch_size=batch_size, threads=threads)
@@ -76,7 +75,11 @@ class DeployedModel:
 
     def fingerprint(self) -> str:
         """The same for models that give the same answers in the same words."""
-        facts = [file_digest(self.file, "sha256"), self.preprocessing.to_json(), self.labels]
+        facts = [
+            file_digest(self.file, "sha256"),
+            self.require_preprocessing().to_json(),
+            self.labels,
+        ]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 

@@ -7,14 +7,10 @@ import logging
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from vitlab.errors import InputError, UnknownName
-from vitlab.inference.deployed_model import (
-    StaleExport,
-    open_beside,
-    open_deployed,
-)
+from vitlab.inference.deployed_model import StaleExport, open_beside, open_deployed
 from vitlab.inference.predictor import Predictor
 from vitlab.preprocessing import Preprocessing
 from vitlab.runtime import may_have_accelerator
@@ -30,13 +26,15 @@ FILES = {".onnx": ("onnxruntime", "openvino"), ".pt2": ("aoti",)}
 log = logging.getLogger(__name__)
 
 
+@runtime_checkable
 class Answering(Protocol):
     """A model that can be asked what is on pictures."""
 
-    engine: str
-
     @property
-    def preprocessing(self) -> Preprocessing:
+    def engine(self) -> str:
+        """The name of what computes."""
+
+    def require_preprocessing(self) -> Preprocessing:
         """How images are prepared; an error where nothing says it."""
 
     def predictor(

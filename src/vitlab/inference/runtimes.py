@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ Compute = Callable[[Images], NDArray[np.float32]]
 INPUT, OUTPUT = "images", "logits"
 
 
+@runtime_checkable
 class Runtime(Protocol):
     """Something that computes what an exported file says."""
 

@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,12 +120,13 @@ class SessionEngine:
             return [pixels[number : number + 1] for number in range(len(pixels))]
         count = -(-len(pixels) // self._piece)
         count = min(len(pixels), -(-count // parts) * parts)
-        return np.array_split(pixels, count)
+        return cast(list[Images], np.array_split(pixels, count))
 
     def _compute(self, compute: Compute, pixels: Images) -> Numbers:
-        if pixels.dtype == np.uint8 and not self._source.facts.preprocess_inside:
-            pixels = self._source.preprocessing.normalise(pixels)
-        return compute(np.ascontiguousarray(pixels))
+        images = cast(Any, np.ascontiguousarray(pixels))
+        if images.dtype == np.uint8 and not self._source.facts.preprocess_inside:
+            images = self._source.preprocessing.normalise(images)
+        return compute(images)
 
     def _check(self, pixels: NDArray[np.uint8] | NDArray[np.float32]) -> None:
         preprocessing = self._source.preprocessing

@@ -26,8 +26,7 @@ class TorchModel:
         device = torch.accelerator.current_accelerator(check_available=True)
         self.classifier.model.to(device or torch.device("cpu"))
 
-    @property
-    def preprocessing(self) -> Preprocessing:
+    def require_preprocessing(self) -> Preprocessing:
         """How images are prepared; an error where nothing says it."""
         return self.classifier.preprocessing
 

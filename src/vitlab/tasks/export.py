@@ -66,8 +66,8 @@ def export(
 
     The file is loaded again and compared with the model on photographs and noise; where they differ
     by more than the tolerance, it is an error and no file is left. `calibrate` gives batches of
-    images as the file takes them, for `quantize="int8"`. `changes` are fields of the config. `compact` stores weights of an ONNX file
-    that 16 bits hold exactly in 16 bits.
+    images as the file takes them, for `quantize="int8"`. `compact` stores weights of an ONNX file
+    that 16 bits hold exactly in 16 bits. `changes` are fields of the model's config.
     """
     if format not in get_args(Format):
         raise UnknownName("format", format, get_args(Format))

@@ -114,7 +114,7 @@ class _Job:
             raise InputError(f"{self.sheet} shows files; found an image through standard input")
         if len(first) == 1 and (self.inputs.single or piped):
             try:
-                read_picture(first[0], self.answering.preprocessing)
+                read_picture(first[0], self.answering.require_preprocessing())
             except InputError as error:
                 name = "standard input" if piped else path_of(first[0])
                 raise InputError(f"{name}: {error}") from error
