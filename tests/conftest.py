@@ -15,6 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # Tiny models on a machine of many cores spend their time waking threads.
 os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
 
+# Exporting takes seconds, and every trained model would be; tests of it say that they want it.
+os.environ.setdefault("VITLAB_ONNX", "0")
+
 # Not over `cli`: Typer hands its commands more than their annotations say.
 parts = {path.stem for path in (ROOT / "src" / "vitlab").glob("[a-z]*")} - {"cli"}
 install_import_hook([f"vitlab.{part}" for part in sorted(parts)], "typechecker.check")

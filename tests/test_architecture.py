@@ -33,7 +33,10 @@ ROWS = (
     ("contact_sheet",),
     ("preprocessing", "distributed", "runtime", "download"),
     ("bands", "contest"),
-    ("config", "registry", "files", "image_file", "home", "checksum", "lock", "imagenet", "kinds"),
+    (
+        *("config", "registry", "files", "image_file", "home", "checksum", "lock", "imagenet"),
+        *("kinds", "memory"),
+    ),
     ("errors",),
 )
 ROW_OF = {part: number for number, row in enumerate(ROWS) for part in row}

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "numpy", "PIL", "matplotlib", "safetensors", "jaxtyping", "einops")
 COMMANDS = (
     *("models", "summary", "train", "evaluate", "info", "convert", "predict", "demo", "data"),
-    *("push", "pull", "weights"),
+    *("push", "pull", "weights", "export"),
     *("features", "similar", "fewshot", "finetune", "explain", "figures", "walkthrough"),
     "benchmark",
 )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitlab.preprocessing import Preprocessing as Preprocessing
     from vitlab.registry import register as register
     from vitlab.tasks.evaluate import evaluate as evaluate
+    from vitlab.tasks.export import export as export
     from vitlab.tasks.fewshot import fewshot as fewshot
     from vitlab.tasks.figures.job import figures as figures
     from vitlab.tasks.finetune import finetune as finetune
@@ -37,6 +38,7 @@ _HOMES = {
     "create_model": "vitlab.weights.create",
     "dot_product_attention": "vitlab.nn.attention",
     "evaluate": "vitlab.tasks.evaluate",
+    "export": "vitlab.tasks.export",
     "fewshot": "vitlab.tasks.fewshot",
     "figures": "vitlab.tasks.figures.job",
     "finetune": "vitlab.tasks.finetune",

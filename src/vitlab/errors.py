@@ -83,6 +83,10 @@ class Interrupted(Exception):
         self.signal = signal
 
 
+class Disagrees(Exception):
+    """An exported model whose answers are not those of the model; no mistake of the user's."""
+
+
 class MissingExtra(VitlabError):
     """An optional dependency that is not installed."""
 

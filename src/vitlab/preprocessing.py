@@ -112,12 +112,19 @@ class Preprocessing:
 
     def apply(self, image: Source) -> NDArray[np.float32]:
         """The image as float32 `[C, H, W]`, resized, cropped and normalised."""
+        return self.normalise(self.pixels(image))
+
+    def normalise(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """8-bit pixels `[..., C, H, W]` as the model reads them."""
         mean, std = (
             np.array(values, np.float32)[:, None, None] for values in (self.mean, self.std)
         )
         # In this order and precision it is torchvision's ToTensor and Normalize, bit for bit.
-        scaled = self.pixels(image).astype(np.float32) / np.float32(255)
-        return np.asarray((scaled - mean) / std, dtype=np.float32)
+        images = pixels.astype(np.float32)
+        images /= np.float32(255)
+        images -= mean
+        images /= std
+        return images
 
     def pixels(self, image: Source) -> NDArray[np.uint8]:
         """The image as 8 bits `[C, H, W]`, resized and cropped; an engine normalises it."""

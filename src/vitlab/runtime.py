@@ -32,6 +32,22 @@ def attention_form(device: str, tokens: int, use: Use) -> Literal["fused", "plai
     return "fused"
 
 
+def cores() -> int:
+    """Threads that compute at once: OMP_NUM_THREADS, or the cores that this process may use."""
+    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if told.isdecimal() and int(told):
+        return int(told)
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def may_have_accelerator() -> bool:
+    """Whether torch should be asked for one; told by the system's devices, without torch."""
+    devices = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+    apple = platform.system() == "Darwin" and platform.machine() == "arm64"
+    return apple or any(map(os.path.exists, devices))
+
+
 def keep_freed_memory() -> bool:
     """Let buffers of a step serve the next one; tell whether the system could be told so.
 

@@ -49,7 +49,7 @@ def test_version(command: Command) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("models", "summary", "train", "evaluate", "info", "convert", "predict", "demo"),
+        *("models", "summary", "train", "evaluate", "info", "convert", "export", "predict", "demo"),
         *("push", "pull", "weights list", "weights fetch"),
         *("features", "similar", "fewshot", "finetune", "explain", "figures", "walkthrough"),
         "benchmark",

@@ -23,9 +23,10 @@ from tasks.classifiers import colours, saved_model
 from vitlab import create_model, load
 from vitlab.errors import InputError, WeightsError
 from vitlab.image_file import VALID
+from vitlab.inference.batch_size import CACHE, MOST, fitting
 from vitlab.inference.pictures import read_picture
 from vitlab.inference.predictor import Predictor
-from vitlab.inference.torch_engine import CACHE, MOST, fitting_batch
+from vitlab.models.memory import largest_output
 from vitlab.preprocessing import Preprocessing
 
 PLAIN = Preprocessing(size=(4, 4), mean=(0.0,) * 3, std=(1.0,) * 3)
@@ -203,14 +204,14 @@ def test_an_engine_takes_normalised_images_too(weights: Path) -> None:
 def test_batches_fit_the_cache(name: str, largest: int) -> None:
     with torch.device("meta"):
         model = create_model(name, depth=1)
-    assert fitting_batch(model, CACHE) == min(MOST, max(1, CACHE // largest))
+    assert fitting(largest_output(model)) == min(MOST, max(1, CACHE // largest))
     assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_convolutional_models_have_batches_too() -> None:
     with torch.device("meta"):
         model = create_model("resnet18_cifar")
-    assert 1 <= fitting_batch(model, CACHE) < MOST
+    assert 1 <= fitting(largest_output(model)) < MOST
 
 
 def test_wrong_wishes(weights: Path) -> None:

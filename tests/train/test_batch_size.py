@@ -14,6 +14,7 @@ from train.runs import CHANGES, CONFIG, random_batch
 from vitlab.data.augment_config import AugmentConfig
 from vitlab.data.batch import Batch
 from vitlab.errors import OutOfMemory
+from vitlab.models.memory import PeakMemory
 from vitlab.models.registry import create_model
 from vitlab.tasks import job
 from vitlab.tasks.job import Watcher
@@ -21,7 +22,6 @@ from vitlab.tasks.train import train
 from vitlab.train import batch_size, loop
 from vitlab.train.batch_size import check_memory, fitting_batch_size
 from vitlab.train.config import TrainConfig
-from vitlab.train.memory import PeakMemory
 from vitlab.train.state import new_state
 from vitlab.train.step import StepStats, train_step
 

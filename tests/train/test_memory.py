@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitlab.train.memory import PeakMemory, free_bytes, is_out_of_memory
+from vitlab.memory import free_bytes
+from vitlab.models.memory import PeakMemory
+from vitlab.train.memory import is_out_of_memory
 
 MEBI = 2**20
 

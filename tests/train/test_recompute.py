@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from train.runs import random_batch
 from vitlab.errors import ConfigError
+from vitlab.models.memory import PeakMemory
 from vitlab.models.registry import create_model
 from vitlab.train.config import TrainConfig
-from vitlab.train.memory import PeakMemory
 from vitlab.train.state import new_state
 from vitlab.train.step import train_step
 

@@ -13,7 +13,8 @@ import vitlab
 from command import script
 from vitlab.errors import UnknownName, WeightsError
 from vitlab.weights import bundled
-from vitlab.weights.bundle import load_bundle, read_bundle_config
+from vitlab.weights.bundle import load_bundle
+from vitlab.weights.bundle_files import read_bundle_config
 from vitlab.weights.bundled import bundled_models, bundled_name, bundled_names
 from vitlab.weights.names import locate
 from vitlab.weights.table import named

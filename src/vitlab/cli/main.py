@@ -15,6 +15,7 @@ from vitlab.cli.data import data
 from vitlab.cli.demo import demo
 from vitlab.cli.evaluate import evaluate
 from vitlab.cli.explain import explain
+from vitlab.cli.export import export
 from vitlab.cli.features import features
 from vitlab.cli.fewshot import fewshot
 from vitlab.cli.figures import figures
@@ -37,7 +38,7 @@ app = typer.Typer(
 for command in (
     *(models, summary, train, finetune, predict, evaluate, features, similar, fewshot),
     *(explain, figures, walkthrough),
-    *(benchmark, info, convert, push, pull, demo),
+    *(benchmark, info, convert, export, push, pull, demo),
 ):
     app.command()(command)
 app.add_typer(data, name="data")

@@ -61,9 +61,12 @@ def loading(
     **options: Any,
 ) -> dict[str, Any]:
     """Keywords for `load_weights`: what `--set` says, and the options that were given."""
-    from vitlab.models.config import ViTConfig
+    texts = parse_changes(changes)
+    parsed = {}
+    if texts:
+        from vitlab.models.config import ViTConfig
 
-    parsed = {key: parse(ViTConfig, key, text) for key, text in parse_changes(changes).items()}
+        parsed = {key: parse(ViTConfig, key, text) for key, text in texts.items()}
     return parsed | {key: value for key, value in options.items() if value is not None}
 
 
@@ -92,6 +95,14 @@ MergeTokens = Annotated[
         min=0,
         metavar="R",
         help="Merge the R most alike patches of each block into others: faster, less exact.",
+    ),
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="auto|torch|onnxruntime|openvino|aoti",
+        help="What computes; auto: ONNX Runtime where the model has an ONNX file, else torch.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with exact numbers.")]

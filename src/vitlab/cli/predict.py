@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import Changes, ClassLabels, Json, MergeTokens, loading
+from vitlab.cli.options import (
+    Changes,
+    ClassLabels,
+    EngineOption,
+    Json,
+    MergeTokens,
+    loading,
+)
 from vitlab.cli.output import print_json, print_table
 from vitlab.config import to_dict
 from vitlab.kinds import THRESHOLD
@@ -25,7 +32,7 @@ SOME_FAILED = 3
 
 def predict(
     model: Annotated[
-        str, typer.Argument(help="A run, a bundle, a weight file, or weights by name.")
+        str, typer.Argument(help="A run, a bundle, a weight or exported file, or weights by name.")
     ],
     images: Annotated[
         list[str],
@@ -72,6 +79,7 @@ def predict(
     max_pixels: Annotated[
         int | None, typer.Option(min=1, help="Refuse larger images (else Pillow's limit).")
     ] = None,
+    engine: EngineOption = "auto",
     changes: Changes = None,
     json: Json = False,
 ) -> None:
@@ -96,6 +104,7 @@ def predict(
             batch_size=batch_size,
             merge_tokens=merge_tokens,
             max_pixels=max_pixels,
+            engine=engine,
             each=printer.take,
             watch=watch,
             **loading(changes),
@@ -197,6 +206,9 @@ def _facts(found: "Predicted", output: Path | None, sheet: Path | None) -> dict[
 @contextmanager
 def _progress(*, shown: bool) -> "Iterator[Watch | None]":
     """A bar with an estimate on a terminal, where nothing else is printed."""
+    if not shown:
+        yield None
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -207,7 +219,7 @@ def _progress(*, shown: bool) -> "Iterator[Watch | None]":
     )
 
     console = Console(stderr=True)
-    if not (shown and console.is_terminal):
+    if not console.is_terminal:
         yield None
         return
     columns = (TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -64,7 +64,7 @@ def list_(
 
 def _describe_bundled(name: str, folder: "Path") -> dict[str, Any]:
     """What is told of a checkpoint, of a model inside the package."""
-    from vitlab.weights.bundle import WEIGHTS, read_bundle_config
+    from vitlab.weights.bundle_files import WEIGHTS, read_bundle_config
     from vitlab.weights.bundled import short_name
 
     stored = read_bundle_config(folder)

@@ -12,21 +12,22 @@ from jaxtyping import Float, Float32
 from PIL import Image
 from torch import Tensor, nn
 
-from vitlab.errors import InputError, VitlabError, WeightsError
+from vitlab.errors import InputError, VitlabError
 from vitlab.explain.ask import Ask, Method
 from vitlab.explain.explanation import Explanation
 from vitlab.explain.query import Each
+from vitlab.inference.ask_predictor import build_predictor
 from vitlab.inference.explainer import Explainer, Target
 from vitlab.inference.features import image_features
 from vitlab.inference.pictures import Picture, reading
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.inference.torch_engine import TorchEngine
-from vitlab.kinds import THRESHOLD
 from vitlab.models.merging import merging
 from vitlab.models.readout import Readout
 from vitlab.models.vit import logits_of
 from vitlab.preprocessing import Preprocessing, Source
-from vitlab.weights.bundle import find_bundle, is_bundle, load_bundle
+from vitlab.weights.bundle import load_bundle
+from vitlab.weights.bundle_files import find_bundle, is_bundle
 from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.load import load_weights
 from vitlab.weights.names import locate
@@ -101,32 +102,15 @@ class Classifier:
         self, *, batch_size: int | None = None, threshold: float | None = None
     ) -> Predictor:
         """What streams pictures through the model; None: batches that suit model and machine."""
-        self.source.require_head()
-        if not self.labels:
-            raise WeightsError(f"{self.source.path.name} has no head; valid: a classifier")
-        if batch_size is not None and batch_size < 1:
-            raise InputError(f"batch_size {batch_size} must be at least 1")
-        if threshold is not None:
-            self._check_threshold(threshold)
-        engine = TorchEngine(
-            self.model, self.probabilities, self.preprocessing, batch_size=batch_size
+        return build_predictor(
+            self.source,
+            self.labels,
+            lambda: TorchEngine(
+                self.model, self.probabilities, self.preprocessing, batch_size=batch_size
+            ),
+            batch_size=batch_size,
+            threshold=threshold,
         )
-        return Predictor(
-            engine=engine,
-            preprocessing=self.preprocessing,
-            labels=self.labels,
-            task=cast(Any, self.source.task),
-            threshold=THRESHOLD if threshold is None else threshold,
-        )
-
-    def _check_threshold(self, threshold: float) -> None:
-        if self.source.task != "multi-label":
-            raise InputError(
-                f"threshold {threshold} is for multi-label models; {self.source.path.name} is a "
-                f"{self.source.task} one"
-            )
-        if not 0 <= threshold <= 1:
-            raise InputError(f"threshold {threshold}; valid: from 0 to 1")
 
     def probabilities(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         """What the model believes of preprocessed images; the values that a regression tells."""

@@ -1,7 +1,6 @@
 """The engine that runs a PyTorch model, on a CPU or an accelerator."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -9,19 +8,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitlab.data.batch import normalise
-from vitlab.models.flops import image_shape
+from vitlab.inference.batch_size import (
+    CACHE,
+    DEVICE_MEMORY,
+    MOST_WORKERS,
+    fitting,
+    within_memory,
+)
+from vitlab.models.memory import largest_output, peak_bytes
 from vitlab.preprocessing import Preprocessing
 from vitlab.runtime import keep_freed_memory
-
-CACHE = 5 * 2**20
-"""Bytes that the largest intermediate result of a batch may take on a CPU: what is written by one
-layer is still in the cache when the next one reads it."""
-DEVICE_MEMORY = 256 * 2**20
-"""The same on an accelerator, which wants large batches."""
-MOST = 256
-"""Images of a batch: more of even the smallest model gain nothing."""
-MOST_WORKERS = 8
-"""Threads that share one interpreter; beyond this, each of them computes with several cores."""
 
 
 class TorchEngine:
@@ -42,7 +38,13 @@ class TorchEngine:
         self._threads = torch.get_num_threads()
         on_cpu = self._device.type == "cpu"
         self.workers = min(self._threads, MOST_WORKERS) if on_cpu else 1
-        self.batch_size = batch_size or fitting_batch(model, CACHE if on_cpu else DEVICE_MEMORY)
+        self.batch_size = batch_size or fitting(
+            largest_output(model), CACHE if on_cpu else DEVICE_MEMORY
+        )
+        if on_cpu:
+            self.batch_size = within_memory(
+                self.batch_size, peak_bytes=peak_bytes(model), workers=self.workers
+            )
 
     def start_worker(self) -> None:
         """Share the cores out: one batch on one core wastes no time on meeting other threads."""
@@ -58,28 +60,3 @@ class TorchEngine:
     def close(self) -> None:
         """Give threads that are started later the number that torch had before."""
         torch.set_num_threads(self._threads)
-
-
-def fitting_batch(model: nn.Module, budget: int) -> int:
-    """How many images it takes until the model's largest intermediate result fills the budget."""
-    return max(1, min(MOST, budget // _largest_output(model)))
-
-
-def _largest_output(model: nn.Module) -> int:
-    """Bytes of the largest tensor that any part of the model returns for one image."""
-    parameter = next(model.parameters())
-    image = torch.zeros(1, *image_shape(model), dtype=parameter.dtype, device=parameter.device)
-    sizes = [image.nbytes]
-
-    def note(module: nn.Module, inputs: Any, output: Any) -> None:
-        if isinstance(output, Tensor):
-            sizes.append(output.nbytes)
-
-    hooks = [module.register_forward_hook(note) for module in model.modules()]
-    try:
-        with torch.inference_mode():
-            model(image)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return max(sizes)

@@ -110,7 +110,7 @@ class VisionTransformer(nn.Module):
         x = self.stem(images)  # [B, h, w, D]
         grid = (x.shape[1], x.shape[2])
         prefix = [
-            token.expand(len(x), -1, -1)
+            token.expand(x.shape[0], -1, -1)
             for token in (self.cls_token, self.registers)
             if token is not None
         ]

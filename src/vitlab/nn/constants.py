@@ -22,7 +22,8 @@ def constant(build: Callable[..., T]) -> Callable[..., T]:
 
     @wraps(build)
     def cached(*args: Any) -> T:
-        if torch.compiler.is_compiling():
+        # In an export, a tensor that is known already is a constant of the graph.
+        if torch.compiler.is_compiling() and not (torch.compiler.is_exporting() and args in cache):
             return build(*args)
         if args in cache:
             cache.move_to_end(args)

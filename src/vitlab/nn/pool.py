@@ -41,7 +41,7 @@ class AttentionPool(nn.Module):
         nn.init.xavier_uniform_(self.probe.detach()[0])
 
     def forward(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
-        return self.finish(self.attention(self.probes(len(tokens)), tokens))
+        return self.finish(self.attention(self.probes(tokens.shape[0]), tokens))
 
     def probes(self, images: int) -> Float[Tensor, "B 1 D"]:
         """What attends, for each of so many images."""

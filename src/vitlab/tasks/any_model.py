@@ -1,11 +1,14 @@
 """A model to look at: a run, a bundle, weights, or a name of the family with fresh weights."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from vitlab.config import override
 from vitlab.errors import UnknownName
 from vitlab.inference.classifier import Classifier, load
 from vitlab.models.config import pair
@@ -13,7 +16,7 @@ from vitlab.models.registry import create_model
 from vitlab.models.variants import variant, variants
 from vitlab.preprocessing import Preprocessing
 from vitlab.weights.bundled import bundled_name, bundled_names
-from vitlab.weights.files import SUFFIXES
+from vitlab.weights.reading import SUFFIXES
 from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
 
@@ -28,15 +31,20 @@ class AnyModel:
     """Weights as they are drawn before any training."""
 
 
-def open_any(model: str | os.PathLike[str] | Classifier, *, seed: int = 0) -> AnyModel:
-    """What a word or path stands for; of a mere name, weights drawn with `seed`."""
+def open_any(
+    model: str | os.PathLike[str] | Classifier, *, seed: int = 0, **changes: Any
+) -> AnyModel:
+    """What a word or path stands for, with changes of its config; a mere name is drawn with `seed`.
+
+    A classifier is taken as it is.
+    """
     if isinstance(model, Classifier):
         return AnyModel(classifier=model, name=model.source.path.name)
     word = os.fspath(model)
     if isinstance(model, str) and _is_name(word):
-        return AnyModel(classifier=_fresh(word, seed), name=word, fresh=True)
+        return AnyModel(classifier=_fresh(word, seed, changes), name=word, fresh=True)
     known = bundled_name(model) or (word if named(model) is not None else None)
-    return AnyModel(classifier=load(model), name=known or _title(Path(word)))
+    return AnyModel(classifier=load(model, **changes), name=known or _title(Path(word)))
 
 
 def _is_name(word: str) -> bool:
@@ -62,8 +70,8 @@ def _title(path: Path) -> str:
     return path.parent.name if path.name == "bundle" else path.name
 
 
-def _fresh(name: str, seed: int) -> Classifier:
-    config = variant(name)
+def _fresh(name: str, seed: int, changes: Mapping[str, Any]) -> Classifier:
+    config = override(variant(name), changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = create_model(config)

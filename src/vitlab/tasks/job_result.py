@@ -15,6 +15,7 @@ from vitlab.preprocessing import Preprocessing
 from vitlab.tasks.aim import Aim
 from vitlab.tasks.job_data import tell_broken, unjudged
 from vitlab.tasks.judge import JUDGES, Judge
+from vitlab.tasks.onnx_beside import write_onnx_beside
 from vitlab.tasks.report import (
     Compute,
     Judged,
@@ -85,6 +86,7 @@ class Trained:
         evaluation = self._judge.worth(outcome, labels, self._temperature())
         metrics = self._metrics(split, evaluation)
         self._save_bundle(metrics)
+        write_onnx_beside(self.folder / "bundle")
         write_json(self.folder / BROKEN, self._all_broken())
         report = write_report(self.folder, self._report(split, images, outcome, evaluation))
         return Run(

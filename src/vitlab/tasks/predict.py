@@ -15,13 +15,12 @@ from typing import Any, cast
 
 from vitlab.contact_sheet import check_name
 from vitlab.errors import InputError
-from vitlab.inference.classifier import Classifier, load
+from vitlab.inference.open_model import Answering, open_answering
 from vitlab.inference.pictures import Picture, path_of, read_picture, reading
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.tasks.image_inputs import ImageInputs
-from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.prediction_files import PredictionFile, check_output, open_predictions
-from vitlab.tasks.prediction_job import Job, fingerprint
+from vitlab.tasks.prediction_job import Job
 from vitlab.tasks.prediction_records import as_text
 from vitlab.tasks.prediction_sheet import SHOWN, write_sheet
 from vitlab.weights.labels import Labels
@@ -54,6 +53,7 @@ def predict(
     batch_size: int | None = None,
     merge_tokens: int = 0,
     max_pixels: int | None = None,
+    engine: str = "auto",
     each: Callable[[Prediction], None] = lambda prediction: None,
     watch: Watch | None = None,
     stdin: Callable[[], BufferedIOBase] = lambda: cast(BufferedIOBase, sys.stdin.buffer),
@@ -61,7 +61,8 @@ def predict(
 ) -> Predicted:
     """Classify files, folders, patterns, and what `-` reads; `each` is told every prediction.
 
-    `threshold` as in `Classifier.predict`, `merge_tokens` as in `vitlab.load`.
+    `threshold` as in `Classifier.predict`, `merge_tokens` as in `vitlab.load`, which needs torch;
+    `engine` and `changes` as in `open_answering`.
     With `output`, what is in the file already is not computed again. An image that cannot be read
     is a record with an `error`; where it is the only one, it is an InputError.
     """
@@ -73,12 +74,14 @@ def predict(
     inputs = ImageInputs(names=[os.fspath(name) for name in images], stdin=stdin)
     if inputs.single and batch_size is None:
         batch_size = 1
-    classifier = load(model, labels=labels, merge_tokens=merge_tokens, **changes)
-    classifier.model.to(best_device())
+    if merge_tokens:
+        changes["merge_tokens"] = merge_tokens
+    answering = open_answering(model, engine=engine, labels=labels, **changes)
     job = _Job(
         model=os.fspath(model),
-        classifier=classifier,
+        answering=answering,
         inputs=inputs,
+        merge_tokens=merge_tokens,
         top=top,
         threshold=threshold,
         sheet=contact_sheet,
@@ -96,11 +99,12 @@ def predict(
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """A classifier, what it is asked, and whom it tells."""
+    """A model, what it is asked, and whom it tells."""
 
     model: str
-    classifier: Classifier
+    answering: Answering
     inputs: ImageInputs
+    merge_tokens: int
     top: int
     threshold: float | None
     sheet: Path | None
@@ -116,7 +120,7 @@ class _Job:
             raise InputError(f"{self.sheet} shows files; found an image through standard input")
         if len(first) == 1 and (self.inputs.single or piped):
             try:
-                read_picture(first[0], self.classifier.preprocessing)
+                read_picture(first[0], self.answering.require_preprocessing())
             except InputError as error:
                 name = "standard input" if piped else path_of(first[0])
                 raise InputError(f"{name}: {error}") from error
@@ -127,18 +131,19 @@ class _Job:
         predictor = self.predictor(batch_size)
         return Job(
             model=self.model,
-            fingerprint=fingerprint(self.classifier),
+            fingerprint=self.answering.fingerprint(),
             images=tuple(self.inputs.absolute),
             top=self.top,
             task=predictor.task,
             threshold=predictor.threshold if predictor.task == "multi-label" else None,
             batch_size=predictor.engine.batch_size,
-            merge_tokens=self.classifier.merge_tokens,
+            engine=self.answering.engine,
+            merge_tokens=self.merge_tokens,
         )
 
     def predictor(self, batch_size: int | None) -> Predictor:
         """What answers."""
-        return self.classifier.predictor(batch_size=batch_size, threshold=self.threshold)
+        return self.answering.predictor(batch_size=batch_size, threshold=self.threshold)
 
     def run(
         self,

@@ -1,6 +1,5 @@
 """What a file of predictions was asked for: kept beside it, so that nothing else continues it."""
 
-import hashlib
 import json
 import os
 from dataclasses import dataclass, replace
@@ -9,7 +8,6 @@ from pathlib import Path
 from vitlab.config import from_dict, to_dict
 from vitlab.errors import FileError, VitlabError
 from vitlab.files import write_json
-from vitlab.inference.classifier import Classifier
 from vitlab.kinds import Task
 
 VERSION = 2
@@ -32,6 +30,8 @@ class Job:
     """Images at once: the last bits of a probability depend on its neighbours."""
     merge_tokens: int = 0
     """Tokens that are merged in each block."""
+    engine: str = "torch"
+    """What computes: the last bits of a probability depend on it, too."""
     finished: int = 0
     """Records that the file had when all images were done."""
     format_version: int = VERSION
@@ -69,6 +69,7 @@ def continued(job: Job, before: Job, output: Path, *, batch_size: int | None) ->
             job.merge_tokens,
             before.merge_tokens == job.merge_tokens,
         ),
+        "another engine": (before.engine, job.engine, before.engine == job.engine),
         "another model": (before.model, job.model, before.fingerprint == job.fingerprint),
         "other images": (_names(before), _names(job), before.images == job.images),
         "another task": (before.task, job.task, before.task == job.task),
@@ -86,21 +87,12 @@ def continued(job: Job, before: Job, output: Path, *, batch_size: int | None) ->
     }
     for what, (then, now, same) in changes.items():
         if not same:
+            advice = f"--engine {then} continues, " if what == "another engine" else ""
             raise FileError(
-                f"{output} was begun with {what} ({then}, now {now}); --overwrite starts anew"
+                f"{output} was begun with {what} ({then}, now {now}); "
+                f"{advice}--overwrite starts anew"
             )
     return replace(job, batch_size=before.batch_size, finished=before.finished)
-
-
-def fingerprint(classifier: Classifier) -> str:
-    """The same for models that give the same answers in the same words."""
-    config = to_dict(classifier.model.config)
-    facts = [config, classifier.preprocessing.to_json(), classifier.labels]
-    digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16)
-    for name, tensor in classifier.model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _names(job: Job) -> str:

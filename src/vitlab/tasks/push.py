@@ -4,7 +4,7 @@ import os
 
 from vitlab.errors import WeightsError
 from vitlab.tasks.card import markdown, read_card
-from vitlab.weights.bundle import find_bundle, is_bundle
+from vitlab.weights.bundle_files import find_bundle, is_bundle
 from vitlab.weights.hub import CARD, Pushed, parse_address
 from vitlab.weights.hub import push as upload
 from vitlab.weights.names import locate

@@ -23,7 +23,7 @@ from vitlab.train.config import TrainConfig
 from vitlab.train.loop import Loader
 from vitlab.train.teacher import TaughtLoader, Teacher
 from vitlab.train.whiten import first_layer, whiten
-from vitlab.weights.bundle import find_bundle
+from vitlab.weights.bundle_files import find_bundle
 from vitlab.weights.bundled import bundled_name
 from vitlab.weights.load import load_weights
 from vitlab.weights.names import locate

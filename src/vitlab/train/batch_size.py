@@ -11,9 +11,11 @@ from torch import nn
 
 from vitlab.data.batch import Batch
 from vitlab.errors import ConfigError, OutOfMemory
+from vitlab.memory import free_bytes
 from vitlab.models.config import pair
+from vitlab.models.memory import PeakMemory
 from vitlab.train.config import TrainConfig
-from vitlab.train.memory import PeakMemory, free_bytes, is_out_of_memory
+from vitlab.train.memory import is_out_of_memory
 from vitlab.train.state import TrainState, new_state
 from vitlab.train.step import backward, train_step
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from vitlab.errors import ConfigError, WeightsError
 from vitlab.files import replacing
 from vitlab.train.state import TrainState
-from vitlab.weights.container import reading
 from vitlab.weights.files import open_weights
+from vitlab.weights.reading import reading
 from vitlab.weights.safetensors import raw_bytes, write_safetensors
 
 KEY = "vitlab-training"

@@ -11,7 +11,7 @@ from vitlab.config import from_dict
 from vitlab.errors import VitlabError, WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.preprocessing import Preprocessing
-from vitlab.weights.container import read_json
+from vitlab.weights.reading import read_json
 
 GELU = {
     "gelu": "erf",

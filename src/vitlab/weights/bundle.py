@@ -16,11 +16,17 @@ from vitlab.models.config import ViTConfig
 from vitlab.models.registry import create_model
 from vitlab.models.variants import ModelConfig
 from vitlab.preprocessing import Preprocessing
-from vitlab.weights.container import CONFIG_KEY, read_json
+from vitlab.weights.bundle_files import (
+    CONFIG,
+    FORMAT_VERSION,
+    ONNX,
+    WEIGHTS,
+    read_bundle_config,
+)
+from vitlab.weights.container import CONFIG_KEY
 from vitlab.weights.files import open_weights
 from vitlab.weights.rules import check_file
 from vitlab.weights.safetensors import write_safetensors
-from vitlab.weights.save import FORMAT_VERSION
 from vitlab.weights.source import WeightSource
 
 ARCHITECTURES: dict[str, type[ModelConfig]] = {
@@ -28,7 +34,6 @@ ARCHITECTURES: dict[str, type[ModelConfig]] = {
     "resnet": ResNetConfig,
     "cnn-tutorial": TutorialCNNConfig,
 }
-CONFIG, WEIGHTS, ONNX = "config.json", "model.safetensors", "model.onnx"
 
 
 def save_bundle(
@@ -49,19 +54,17 @@ def save_bundle(
     the training took: `steps`, `images_seen`, `pflops` (10^15 FLOPs) and `minutes`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).unlink(missing_ok=True)
-    config: Any = model.config
-    content = {
-        "format_version": FORMAT_VERSION,
-        "architecture": next(name for name, cls in ARCHITECTURES.items() if type(config) is cls),
-        "model": to_dict(config),
-        "preprocessing": preprocessing.to_json(),
-        "labels": list(labels),
-        "task": task,
-        **({"targets": dict(targets)} if targets else {}),
-        "metrics": dict(metrics),
-        "provenance": dict(provenance),
-    }
+    for name in (CONFIG, ONNX):  # an exported model of other weights would answer for these
+        (folder / name).unlink(missing_ok=True)
+    content = bundle_content(
+        model.config,
+        preprocessing=preprocessing,
+        labels=labels,
+        metrics=metrics,
+        provenance=provenance,
+        task=task,
+        targets=targets,
+    )
     state = model.state_dict()
     layout = ((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items())
     with replacing(folder / WEIGHTS) as file:
@@ -70,32 +73,28 @@ def save_bundle(
     write_json(folder / CONFIG, content)
 
 
-def is_bundle(folder: Path) -> bool:
-    """Whether a folder holds a bundle, by what its `config.json` says."""
-    path = folder / CONFIG
-    return path.is_file() and "format_version" in read_json(path)
-
-
-def find_bundle(path: Path) -> Path:
-    """The bundle of a run, or the path itself."""
-    return path / "bundle" if (path / "bundle").is_dir() else path
-
-
-def bundle_files(folder: Path) -> tuple[Path, ...]:
-    """The files that make up a bundle, whatever else lies beside them."""
-    files = (folder / name for name in (CONFIG, WEIGHTS, ONNX))
-    return tuple(file for file in files if file.is_file())
-
-
-def read_bundle_config(folder: Path) -> dict[str, Any]:
-    """The content of a bundle's `config.json`."""
-    content: dict[str, Any] = read_json(folder / CONFIG)
-    if content.get("format_version") != FORMAT_VERSION:
-        raise WeightsError(
-            f"{folder / CONFIG}: format_version {content.get('format_version')!r}; "
-            f"valid: {FORMAT_VERSION}"
-        )
-    return content
+def bundle_content(
+    config: Any,
+    *,
+    preprocessing: Preprocessing | None,
+    labels: tuple[str, ...],
+    metrics: Mapping[str, float],
+    provenance: Mapping[str, Any],
+    task: str = "single-label",
+    targets: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What `config.json` says of a model with this config."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "architecture": next(name for name, cls in ARCHITECTURES.items() if type(config) is cls),
+        "model": to_dict(config),
+        "preprocessing": None if preprocessing is None else preprocessing.to_json(),
+        "labels": list(labels),
+        "task": task,
+        **({"targets": dict(targets)} if targets else {}),
+        "metrics": dict(metrics),
+        "provenance": dict(provenance),
+    }
 
 
 def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:

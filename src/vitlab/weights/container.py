@@ -4,21 +4,16 @@ Every damage is a `WeightsError` that names the file and says what was found. No
 unpickled beyond what torch's `weights_only` allows.
 """
 
-import json
-import pickle
-import struct
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.weights.npz import read_npz_header
+from vitlab.weights.reading import reading
 from vitlab.weights.rules import Shape
 from vitlab.weights.safetensors import read_safetensors_header
 from vitlab.weights.torch_state import TorchState
@@ -50,41 +45,6 @@ class TensorFile:
     def close(self) -> None:
         """Let go of the file."""
         self.release()
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Our own errors begin with the file that they are about."""
-    try:
-        yield
-    except WeightsError as error:
-        text = str(error)
-        if text.startswith(f"{path}: "):
-            raise
-        raise WeightsError(f"{path}: {text}") from error.__cause__
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Whatever a damaged file makes the readers raise, as one line about the file."""
-    try:
-        with naming(path):
-            yield
-    except WeightsError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise WeightsError(f"{path}: truncated or damaged ({_line(error)})") from error
-    except FileNotFoundError:
-        raise WeightsError(f"{path}: no such file or folder") from None
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except pickle.UnpicklingError as error:
-        raise WeightsError(
-            f"{path}: holds Python objects besides tensors; refused, since reading them could "
-            f"run code"
-        ) from error
-    except (ValueError, RuntimeError, KeyError, TypeError, struct.error) as error:
-        raise WeightsError(f"{path}: not a readable weight file ({_line(error)})") from error
 
 
 def open_tensors(path: Path) -> TensorFile:
@@ -141,21 +101,3 @@ def _describe(start: bytes) -> str:
     if "\0" in text or "\ufffd" in text[:-3]:
         return f"it starts with the bytes {start[:8].hex(' ')}"
     return "it is an HTML page" if text.startswith("<") else f"it is text ({text[:20]!r})"
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__
-
-
-def read_json(path: Path, limit: int = 16 << 20) -> dict[str, Any]:
-    """A JSON object from a file of bounded size."""
-    with reading(path):
-        if path.stat().st_size > limit:
-            raise WeightsError(f"{path.stat().st_size} bytes; valid for JSON: at most {limit}")
-        try:
-            content = json.loads(path.read_bytes())
-        except (ValueError, RecursionError) as error:
-            raise WeightsError(f"not JSON ({_line(error)})") from error
-        if not isinstance(content, dict):
-            raise WeightsError(f"holds a {type(content).__name__}, not a JSON object")
-        return content

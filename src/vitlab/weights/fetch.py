@@ -16,9 +16,9 @@ from vitlab.errors import DataError, WeightsError
 from vitlab.files import write_json
 from vitlab.home import homes, writable_home
 from vitlab.lock import locked
-from vitlab.weights.container import read_json
 from vitlab.weights.files import open_weights
 from vitlab.weights.formats import recognise
+from vitlab.weights.reading import read_json
 from vitlab.weights.table import Checkpoint
 
 KIND, WORKSHOP, RECORD = "weights", ".fetch", "fetched.json"

@@ -7,7 +7,8 @@ from pathlib import Path
 from torch import Tensor
 
 from vitlab.errors import WeightsError
-from vitlab.weights.container import TensorFile, open_tensors, read_json, reading
+from vitlab.weights.container import TensorFile, open_tensors
+from vitlab.weights.reading import SUFFIXES, read_json, reading
 
 PREFERRED = (
     "model.safetensors",
@@ -15,7 +16,6 @@ PREFERRED = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt")
 TREES = ("opt/target/", "params/")
 """Where a JAX training state keeps its parameters; what lies beside them is no weight."""
 WRAPPERS = ("module.", "_orig_mod.", "model.", "backbone.")

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitlab.errors import HubError, WeightsError
-from vitlab.weights.bundle import (
+from vitlab.weights.bundle import load_bundle
+from vitlab.weights.bundle_files import (
     CONFIG,
     ONNX,
     WEIGHTS,
     bundle_files,
     is_bundle,
-    load_bundle,
     read_bundle_config,
 )
-from vitlab.weights.container import read_json
 from vitlab.weights.formats import recognise
 from vitlab.weights.hub_files import check_content, staged
 from vitlab.weights.hub_session import asking
 from vitlab.weights.load import load_weights
+from vitlab.weights.reading import read_json
 
 CARD = "README.md"
 INDEX = f"{WEIGHTS}.index.json"

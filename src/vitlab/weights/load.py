@@ -18,7 +18,7 @@ from vitlab.nn.resize import ResizeMethod
 from vitlab.preprocessing import Preprocessing
 from vitlab.weights.adapt import adapt, adapt_preprocessing, adapted_config, known_rows
 from vitlab.weights.beside import Beside, read_beside, read_note, read_ours
-from vitlab.weights.container import CONFIG_KEY, NOTE_KEY, TensorFile, naming
+from vitlab.weights.container import CONFIG_KEY, NOTE_KEY, TensorFile
 from vitlab.weights.fetch import require
 from vitlab.weights.files import open_weights
 from vitlab.weights.formats import recognise
@@ -28,6 +28,7 @@ from vitlab.weights.layout import Inferred, Layout
 from vitlab.weights.names import locate
 from vitlab.weights.native import meta_model, our_shapes
 from vitlab.weights.positions import Resolved
+from vitlab.weights.reading import naming
 from vitlab.weights.resolve import check_keywords, check_known, resolve
 from vitlab.weights.rules import check_file, converted, expected_shapes
 from vitlab.weights.source import WeightSource

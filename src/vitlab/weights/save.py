@@ -14,6 +14,7 @@ from vitlab.config import to_dict
 from vitlab.errors import WeightsError
 from vitlab.files import replacing, write_json
 from vitlab.models.vit import VisionTransformer
+from vitlab.weights.bundle_files import FORMAT_VERSION
 from vitlab.weights.container import CONFIG_KEY, NOTE, NOTE_LIMIT
 from vitlab.weights.formats import layout_named
 from vitlab.weights.hub_config import huggingface_config, huggingface_processor
@@ -31,7 +32,6 @@ CONTAINERS = {
     "vitlab": (".safetensors", ".pth", ".pt"),
 }
 """Suffixes that a format is written under; the empty one is a folder."""
-FORMAT_VERSION = 1
 
 
 def save_weights(

@@ -19,8 +19,8 @@ from vitlab.models.variants import built_in, variant
 from vitlab.preprocessing import Preprocessing
 from vitlab.weights.beside import Beside
 from vitlab.weights.bundled import bundled_models, bundled_name
-from vitlab.weights.files import SUFFIXES
 from vitlab.weights.known import prepared
+from vitlab.weights.reading import SUFFIXES
 
 UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
 

@@ -15,10 +15,11 @@ from vitlab.models.flops import cost
 from vitlab.models.variants import ModelConfig, variant, variants
 from vitlab.tasks.card.content import Card, Kind, StoredFile
 from vitlab.tasks.run_folder import read_plan, resume_command
-from vitlab.weights.bundle import bundle_files, find_bundle, is_bundle, read_bundle_config
+from vitlab.weights.bundle_files import bundle_files, find_bundle, is_bundle, read_bundle_config
 from vitlab.weights.bundled import bundled_folder
-from vitlab.weights.container import CONFIG_KEY, read_json
+from vitlab.weights.container import CONFIG_KEY
 from vitlab.weights.files import open_weights
+from vitlab.weights.reading import read_json
 
 FREE = {
     *("classes", "image_size", "channels", "dropout", "attention_dropout", "drop_path"),

@@ -1,0 +1,122 @@
+"""`vitlab export`: a model as a file for other runtimes."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vitlab.cli.options import Changes, ImageSize, Json, loading
+from vitlab.cli.output import human, print_json, print_pairs
+from vitlab.config import to_dict
+from vitlab.errors import Disagrees
+
+if TYPE_CHECKING:
+    from vitlab.tasks.export import Exported
+
+
+def export(
+    model: Annotated[
+        str,
+        typer.Argument(help="A run, a bundle, a weight file, weights by name, or a model's name."),
+    ],
+    output: Annotated[Path, typer.Option(metavar="FILE.onnx|.pt2", help="Where it goes.")],
+    format: Annotated[
+        str,
+        typer.Option(
+            metavar="onnx|torch-export|aoti",
+            help="ONNX, torch's own, or compiled for this kind of machine (AOTInductor).",
+        ),
+    ] = "onnx",
+    dynamic_batch: Annotated[
+        bool,
+        typer.Option(
+            "--dynamic-batch/--one-image", help="Any number of images at once, or exactly one."
+        ),
+    ] = True,
+    image_size: ImageSize = None,
+    changes: Changes = None,
+    quantize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="int8|fp16",
+            help="8-bit products in the encoder (ONNX), or weights stored in 16 bits.",
+        ),
+    ] = None,
+    preprocess_inside: Annotated[
+        bool,
+        typer.Option("--preprocess-inside", help="Take 8-bit pixels, and normalise them inside."),
+    ] = False,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Largest difference of a logit that passes, as a part of the largest logit.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    json: Json = False,
+) -> None:
+    """Export a model, load the file and compare it with the model; no file where they differ.
+
+    Exit code: 0 written, 1 the exported model gives other answers, 2 a mistake of yours.
+    """
+    from vitlab.tasks.export import export as run
+
+    try:
+        found = run(
+            model,
+            format=format,
+            output=output,
+            dynamic_batch=dynamic_batch,
+            image_size=image_size,
+            preprocess_inside=preprocess_inside,
+            quantize=quantize,
+            tolerance=tolerance,
+            force=force,
+            **loading(changes),
+        )
+    except Disagrees as error:
+        print("error:", error, file=sys.stderr)
+        raise typer.Exit(1) from None
+    if json:
+        print_json(_facts(found))
+    else:
+        print_pairs(_lines(found))
+
+
+def _facts(found: "Exported") -> dict[str, Any]:
+    return {
+        "output": str(found.output),
+        "format": found.format,
+        "files": [str(file) for file in found.files],
+        "bytes": found.bytes,
+        "comparison": to_dict(found.comparison) | {"allowed": found.comparison.allowed},
+        "facts": to_dict(found.deployed.facts),
+        "fresh": found.fresh,
+    }
+
+
+def _lines(found: "Exported") -> list[tuple[str, str]]:
+    from vitlab.models.config import pair
+
+    compared, config = found.comparison, found.deployed.config
+    facts = found.deployed.facts
+    height, width = pair(config["model"]["image_size"])
+    batch = "any number of images" if facts.batch is None else "one image"
+    kind = "8-bit pixels" if facts.preprocess_inside else "normalised images"
+    lines = [
+        ("file", f"{' and '.join(map(str, found.files))} ({human(found.bytes)}B)"),
+        ("input", f"images: {batch}, {config['model']['channels']} x {height} x {width}, {kind}"),
+        ("output", f"logits of {len(config['labels'])} classes"),
+        (
+            "difference",
+            f"{compared.largest:.2g} at most on {compared.images} images, with logits up to "
+            f"{compared.scale:.3g} (allowed: {compared.allowed:.2g})",
+        ),
+    ]
+    if found.fresh:
+        lines.append(("weights", "random: the name of a model has none that have learned"))
+    if config["preprocessing"] is None:
+        lines.append(("preprocessing", "not known: the file cannot say how images are prepared"))
+    return lines

@@ -1,0 +1,99 @@
+"""ONNX files: input `images`, output `logits`, everything else that a user needs in the metadata.
+
+torch's exporter makes the graph of what `torch.export` traced; see `program`.
+"""
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch.export import ExportedProgram
+
+from vitlab.errors import MissingExtra
+from vitlab.export.half import store_in_half
+from vitlab.export.program import BATCH, INPUT, OUTPUT, quiet
+
+Half = Literal["all", "exact"]
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+OPSET = 20
+"""The first version of ONNX that has GELU as one operation."""
+LARGEST = 1_900_000_000
+"""Bytes of weights that fit into one file; the format ends at two gibibytes."""
+
+
+def can_export() -> bool:
+    """Whether the extra is installed."""
+    return all(find_spec(name) is not None for name in NEEDED)
+
+
+def require_onnx() -> None:
+    """An error that says what to install, where it is not."""
+    if not can_export():
+        raise MissingExtra("export", "an ONNX file")
+
+
+def write_onnx(
+    program: ExportedProgram, path: Path, metadata: Mapping[str, str], *, half: Half | None = None
+) -> None:
+    """Write the graph; weights beyond what one file can hold go beside it, to `PATH.data`.
+
+    With `half`, weights are stored in 16 bits and become 32 bits again when the file is loaded:
+    all of them, or those that 16 bits hold exactly.
+    """
+    dynamic = any(not isinstance(size, int) for size in program_shape(program))
+    shapes = ({0: BATCH},) if dynamic else None
+    with quiet(), _silent(), torch.no_grad():
+        exported: Any = torch.onnx.export(
+            program,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes=shapes,
+            verbose=False,
+        )
+    model = exported.model
+    _forget_origins(model)
+    if half is not None:
+        store_in_half(model, exact=half == "exact")
+    model.metadata_props.update(metadata)
+    model.producer_name, model.graph.name = "vitlab", "vitlab"
+    weights = sum(value.const_value.nbytes for value in model.graph.initializers.values())
+    exported.save(path, external_data=weights > LARGEST)
+
+
+def program_shape(program: ExportedProgram) -> tuple[Any, ...]:
+    """The shape of the images; symbolic where it may vary."""
+    node = next(n for n in program.graph.nodes if n.name in program.graph_signature.user_inputs)
+    return tuple(node.meta["val"].shape)
+
+
+def _forget_origins(model: Any) -> None:
+    """Drop what the exporter notes about every node: lines of source, paths of this machine."""
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+    model.graph.metadata_props.clear()
+    model.metadata_props.clear()
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the exporter's own progress on standard output and in the log."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)

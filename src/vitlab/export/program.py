@@ -1,0 +1,57 @@
+"""A model as a graph: `torch.export` of the least work from images to logits."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from vitlab.models.flops import image_shape
+from vitlab.models.vit import logits_of
+from vitlab.preprocessing import Preprocessing
+
+INPUT, OUTPUT, BATCH = "images", "logits", "batch"
+EXAMPLES = 2
+"""Images in the traced batch: one would make torch believe that it is always one."""
+
+
+class Deployable(nn.Module):
+    """From images, or their 8-bit pixels, to logits."""
+
+    def __init__(self, model: nn.Module, inside: Preprocessing | None) -> None:
+        """With `inside`, pixels are normalised here, as that says."""
+        super().__init__()
+        self.model = model
+        self.answer: Callable[[Tensor], Tensor] = logits_of(model)
+        self.normalises = inside is not None
+        mean, std = ((), ()) if inside is None else (inside.mean, inside.std)
+        self.mean = nn.Buffer(torch.tensor(mean)[:, None, None], persistent=False)
+        self.std = nn.Buffer(torch.tensor(std)[:, None, None], persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.normalises:
+            images = (images.float() / 255 - self.mean) / self.std
+        return self.answer(images)
+
+
+def trace(
+    model: nn.Module, *, inside: Preprocessing | None = None, dynamic_batch: bool = True
+) -> ExportedProgram:
+    """The graph of a model on the CPU in eval mode, for one image or any number of them."""
+    deployable = Deployable(model, inside).eval()
+    kind = torch.float32 if inside is None else torch.uint8
+    images = torch.zeros(EXAMPLES if dynamic_batch else 1, *image_shape(model), dtype=kind)
+    shapes = ({0: Dim(BATCH, min=1, max=2**20)},) if dynamic_batch else None
+    with quiet(), torch.no_grad():
+        deployable(images)  # masks and coordinates are computed now, and constants of the graph
+        return torch.export.export(deployable, (images,), dynamic_shapes=shapes)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings of torch about its own parts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

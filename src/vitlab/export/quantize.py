@@ -1,0 +1,127 @@
+"""8-bit weights and activations in an ONNX file, by one policy.
+
+What is quantised: the products of tokens and weights inside the encoder blocks. What stays in
+float: the first layer and the head, where errors weigh most, and the products of attention, which
+have no weights. Weights have one scale per output channel.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.errors import MissingExtra
+from vitlab.export.program import INPUT, quiet
+
+Pixels = NDArray[np.uint8] | NDArray[np.float32]
+"""A batch of images as the file takes them."""
+KINDS = ["MatMul"]
+"""Operations that are quantised; the head is a `Gemm`, the first layer a `Conv`."""
+
+
+def write_int8(
+    path: Path, metadata: Mapping[str, str], images: Iterable[Pixels] | None = None
+) -> None:
+    """Quantise an ONNX file in its place: statically where calibration images are given."""
+    import onnx
+
+    source = path.with_name(f"float.{path.name}")
+    path.rename(source)
+    model = onnx.load(str(source), load_external_data=False)
+    _forget_shapes(model)
+    onnx.save(model, str(source))
+    kept = _kept(model)
+    with quiet(), _silent():
+        if images is None:
+            _quantize_dynamic(source, path, kept)
+        else:
+            _quantize_static(source, path, kept, images)
+    source.unlink()
+    model = onnx.load(str(path), load_external_data=False)
+    del model.metadata_props[:]
+    onnx.helper.set_model_props(model, dict(metadata))
+    model.producer_name = "vitlab"
+    onnx.save(model, str(path))
+
+
+def _quantize_dynamic(source: Path, target: Path, kept: list[str]) -> None:
+    """Weights in 8 bits; activations are measured anew for every batch."""
+    tools = _tools()
+    tools.quantize_dynamic(
+        source,
+        target,
+        op_types_to_quantize=KINDS,
+        nodes_to_exclude=kept,
+        per_channel=True,
+        reduce_range=True,
+        weight_type=tools.QuantType.QInt8,
+    )
+
+
+def _quantize_static(source: Path, target: Path, kept: list[str], images: Iterable[Pixels]) -> None:
+    """Weights in 8 bits, activations in ranges that calibration images had."""
+    tools = _tools()
+    tools.quantize_static(
+        source,
+        target,
+        _Reader(iter(images)),
+        op_types_to_quantize=KINDS,
+        nodes_to_exclude=kept,
+        per_channel=True,
+        reduce_range=True,
+        activation_type=tools.QuantType.QUInt8,
+        weight_type=tools.QuantType.QInt8,
+        calibrate_method=tools.CalibrationMethod.MinMax,
+        extra_options={"CalibMovingAverage": True},
+    )
+
+
+class _Reader:
+    """Calibration images as ONNX Runtime asks for them."""
+
+    def __init__(self, images: Iterator[Any]) -> None:
+        self._images = images
+
+    def get_next(self) -> dict[str, Any] | None:
+        found = next(self._images, None)
+        return None if found is None else {INPUT: found}
+
+
+def _kept(model: Any) -> list[str]:
+    """Names of the nodes that stay in float: products of two activations, and the head."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    products = [node for node in model.graph.node if node.op_type == "MatMul"]
+    kept = [node.name for node in products if node.input[1] not in weights]
+    # ONNX Runtime makes a product of every Gemm before it quantises.
+    return kept + [f"{n.name}_MatMul" for n in model.graph.node if n.op_type == "Gemm"]
+
+
+def _forget_shapes(model: Any) -> None:
+    """Drop noted shapes of weights: ONNX Runtime transposes some, and then finds two shapes."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    noted = [value for value in model.graph.value_info if value.name not in weights]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(noted)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the advice that ONNX Runtime logs."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _tools() -> Any:
+    try:
+        import onnxruntime.quantization
+    except ImportError:
+        raise MissingExtra("export", "quantisation") from None
+    return onnxruntime.quantization

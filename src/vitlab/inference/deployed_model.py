@@ -1,0 +1,140 @@
+"""An exported model that answers for pictures: its file, and what its metadata or bundle says."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from vitlab.checksum import file_digest
+from vitlab.errors import WeightsError
+from vitlab.inference.ask_predictor import build_predictor
+from vitlab.inference.predictor import Predictor
+from vitlab.inference.runtimes import Aoti, OnnxRuntime, OpenVino, Runtime
+from vitlab.inference.session_engine import SessionEngine, Source
+from vitlab.kinds import Task
+from vitlab.preprocessing import Preprocessing
+from vitlab.weights.bundle_files import ONNX, WEIGHTS, read_bundle_config
+from vitlab.weights.deployed import Deployed, read_deployed
+from vitlab.weights.labels import Labels, read_labels
+from vitlab.weights.onnx_metadata import read_metadata
+from vitlab.weights.source import WeightSource
+
+RUNTIMES: dict[str, Callable[[Path], Runtime]] = {
+    "onnxruntime": OnnxRuntime,
+    "openvino": OpenVino,
+    "aoti": Aoti,
+}
+"""What can run an exported file, by the name of the engine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeployedModel:
+    """A file, the engine that runs it, and what it says."""
+
+    file: Path
+    engine: str
+    deployed: Deployed
+    labels: tuple[str, ...]
+    source: WeightSource
+
+    def require_preprocessing(self) -> Preprocessing:
+        """How images are prepared; an error where nothing says it."""
+        return self.source.require_preprocessing()
+
+    def predictor(
+        self, *, batch_size: int | None = None, threshold: float | None = None
+    ) -> Predictor:
+        """What streams pictures through the model; None: batches that suit model and machine."""
+        return build_predictor(
+            self.source,
+            self.labels,
+            lambda: self.session(batch_size=batch_size),
+            batch_size=batch_size,
+            threshold=threshold,
+        )
+
+    def session(
+        self, *, batch_size: int | None = None, threads: int | None = None
+    ) -> SessionEngine:
+        """The engine, ready to compute."""
+        source = Source(
+            runtime=self._runtime,
+            name=self.file.name,
+            facts=self.deployed.facts,
+            preprocessing=self.require_preprocessing(),
+            task=cast(Task, self.source.task),
+        )
+        return SessionEngine(source, batch_size=batch_size, threads=threads)
+
+    @cached_property
+    def _runtime(self) -> Runtime:
+        return RUNTIMES[self.engine](self.file)
+
+    def fingerprint(self) -> str:
+        """The same for models that give the same answers in the same words."""
+        facts = [
+            file_digest(self.file, "sha256"),
+            self.require_preprocessing().to_json(),
+            self.labels,
+        ]
+        return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
+
+
+def open_deployed(file: Path, *, engine: str, labels: Labels | None = None) -> DeployedModel:
+    """The model of an exported file, which says everything itself."""
+    runtime = RUNTIMES[engine](file)
+    deployed = read_deployed(runtime.metadata(), str(file))
+    return _model(file, engine, deployed, deployed.config, labels, file)
+
+
+def open_beside(folder: Path, *, engine: str, labels: Labels | None = None) -> DeployedModel:
+    """The ONNX file of a bundle, with what the bundle says; one of other weights is refused."""
+    deployed = read_deployed(read_metadata(folder / ONNX), str(folder / ONNX))
+    content = read_bundle_config(folder)
+    _check_fresh(folder, deployed, content)
+    return _model(folder / ONNX, engine, deployed, content, labels, folder)
+
+
+def _model(
+    file: Path,
+    engine: str,
+    deployed: Deployed,
+    content: Any,
+    labels: Labels | None,
+    path: Path,
+) -> DeployedModel:
+    preparation, names = content.get("preprocessing"), content.get("labels")
+    classes = len(names or ())
+    own = tuple(map(str, names or ()))
+    source = WeightSource(
+        format="vitlab",
+        path=path,
+        preprocessing=Preprocessing.from_json(preparation) if preparation else None,
+        labels=own,
+        task=content.get("task") or "single-label",
+        zero_head=deployed.facts.zero_head,
+    )
+    return DeployedModel(
+        file=file,
+        engine=engine,
+        deployed=deployed,
+        labels=own if labels is None else read_labels(labels, classes),
+        source=source,
+    )
+
+
+def _check_fresh(folder: Path, deployed: Deployed, content: dict[str, Any]) -> None:
+    same = deployed.config.get("model") == content.get("model")
+    if same and deployed.facts.weights == file_digest(folder / WEIGHTS, "sha256"):
+        return
+    raise StaleExport(
+        f"{folder / ONNX} was not made of the weights beside it; "
+        f"`vitlab export {folder} --format onnx --output {folder / ONNX} --force` makes it anew"
+    )
+
+
+class StaleExport(WeightsError):
+    """An exported model of other weights than those it lies beside."""

@@ -1,0 +1,128 @@
+"""What answers for pictures: the model in torch, or an exported file in a runtime of its own.
+
+Imports no torch by itself: a bundle with an ONNX file is answered for without.
+"""
+
+import logging
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+from vitlab.errors import InputError, UnknownName
+from vitlab.inference.deployed_model import StaleExport, open_beside, open_deployed
+from vitlab.inference.predictor import Predictor
+from vitlab.preprocessing import Preprocessing
+from vitlab.runtime import may_have_accelerator
+from vitlab.weights.bundle_files import ONNX, find_bundle, is_bundle
+from vitlab.weights.labels import Labels
+from vitlab.weights.names import locate
+from vitlab.weights.table import named
+
+EngineName = Literal["auto", "torch", "onnxruntime", "openvino", "aoti"]
+FILES = {".onnx": ("onnxruntime", "openvino"), ".pt2": ("aoti",)}
+"""Engines that run an exported file, by its ending; the first is the usual one."""
+
+log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A model that can be asked what is on pictures."""
+
+    @property
+    def engine(self) -> str:
+        """The name of what computes."""
+
+    def require_preprocessing(self) -> Preprocessing:
+        """How images are prepared; an error where nothing says it."""
+
+    def predictor(
+        self, *, batch_size: int | None = None, threshold: float | None = None
+    ) -> Predictor:
+        """What streams pictures through it; None: batches that suit model and machine."""
+
+    def fingerprint(self) -> str:
+        """The same for models that give the same answers in the same words."""
+
+
+def open_answering(
+    model: str | os.PathLike[str],
+    *,
+    engine: str = "auto",
+    labels: Labels | None = None,
+    **changes: Any,
+) -> Answering:
+    """A run, a bundle, a weight file, an exported file, or a name, for one of the engines.
+
+    `auto` takes ONNX Runtime where an ONNX file of the model is there and no accelerator may be,
+    else torch. `changes` are those of `load_weights`, and need torch.
+    """
+    if engine not in get_args(EngineName):
+        raise UnknownName("engine", engine, get_args(EngineName))
+    suffix = Path(model).suffix
+    if suffix in FILES:
+        return _open_file(Path(model), engine, labels, changes)
+    folder = _exported(model, changes)
+    if engine == "auto":
+        return _open_best(model, folder, labels, changes)
+    if engine == "torch":
+        return _open_torch(model, labels, changes)
+    if engine != "aoti" and folder is not None:
+        return open_beside(folder, engine=engine, labels=labels)
+    kind = "aoti" if engine == "aoti" else "onnx"
+    raise InputError(
+        f"the engine {engine} needs an exported file: "
+        f"`vitlab export {os.fspath(model)} --format {kind} --output FILE{_ending(engine)}`, "
+        f"then FILE{_ending(engine)} instead of {os.fspath(model)}"
+    )
+
+
+def _open_file(
+    path: Path, engine: str, labels: Labels | None, changes: dict[str, Any]
+) -> Answering:
+    valid = FILES[path.suffix]
+    chosen = valid[0] if engine == "auto" else engine
+    if chosen not in valid:
+        raise InputError(f"{path} is not for the engine {engine}; valid: {', '.join(valid)}")
+    if changes:
+        raise InputError(f"{path} is fixed: {min(changes)} cannot be changed any more")
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    return open_deployed(path, engine=chosen, labels=labels)
+
+
+def _open_best(
+    model: str | os.PathLike[str],
+    folder: Path | None,
+    labels: Labels | None,
+    changes: dict[str, Any],
+) -> Answering:
+    if folder is None or may_have_accelerator() or find_spec("onnxruntime") is None:
+        return _open_torch(model, labels, changes)
+    try:
+        return open_beside(folder, engine="onnxruntime", labels=labels)
+    except StaleExport as error:
+        log.warning("%s; torch computes instead", error)
+        return _open_torch(model, labels, changes)
+
+
+def _exported(model: str | os.PathLike[str], changes: dict[str, Any]) -> Path | None:
+    """The bundle that is meant, if it holds an ONNX file and nothing is to be changed."""
+    if changes or named(model) is not None:
+        return None
+    folder = find_bundle(locate(model))
+    whole = folder.is_dir() and is_bundle(folder) and (folder / ONNX).is_file()
+    return folder if whole else None
+
+
+def _open_torch(
+    model: str | os.PathLike[str], labels: Labels | None, changes: dict[str, Any]
+) -> Answering:
+    from vitlab.inference.torch_model import TorchModel
+
+    return TorchModel(model, labels=labels, **changes)
+
+
+def _ending(engine: str) -> str:
+    return next(suffix for suffix, engines in FILES.items() if engine in engines)

@@ -1,0 +1,153 @@
+"""Runtimes of exported models: each opens a file for so many callers and threads."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.errors import MissingExtra, WeightsError
+from vitlab.weights.onnx_metadata import read_metadata
+
+Images = NDArray[np.uint8] | NDArray[np.float32]
+Compute = Callable[[Images], NDArray[np.float32]]
+"""Images [B, C, H, W] as the file takes them, to logits [B, classes]."""
+INPUT, OUTPUT = "images", "logits"
+
+
+@runtime_checkable
+class Runtime(Protocol):
+    """Something that computes what an exported file says."""
+
+    def metadata(self) -> Mapping[str, str]:
+        """What the file says of itself."""
+
+    def open(self, *, threads: int, callers: int) -> Compute:
+        """The model for `callers` that call at once, each computed with so many threads."""
+
+    def start_thread(self, threads: int) -> None:
+        """Called in each thread that will call, before it does."""
+
+
+class OnnxRuntime:
+    """ONNX Runtime on the CPU."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise MissingExtra("export", "the engine onnxruntime") from None
+        self._path = path
+        self._runtime: Any = onnxruntime
+
+    def metadata(self) -> Mapping[str, str]:
+        return read_metadata(self._path)
+
+    def open(self, *, threads: int, callers: int) -> Compute:
+        """One session, whose weights all callers share: it may run in many threads at once."""
+        session = self._session(threads)
+
+        def compute(images: Images) -> NDArray[np.float32]:
+            found: NDArray[np.float32] = session.run([OUTPUT], {INPUT: images})[0]
+            return found
+
+        return compute
+
+    def start_thread(self, threads: int) -> None:
+        """The number of threads is the session's."""
+
+    def _session(self, threads: int) -> Any:
+        options = self._runtime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
+        try:
+            return self._runtime.InferenceSession(
+                str(self._path), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its errors share no class of their own
+            raise unreadable(self._path, error) from error
+
+
+class OpenVino:
+    """OpenVINO on the CPU, which reads ONNX."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import openvino
+        except ImportError:
+            raise MissingExtra("openvino", "the engine openvino") from None
+        self._path = path
+        self._core: Any = openvino.Core()
+
+    def metadata(self) -> Mapping[str, str]:
+        return read_metadata(self._path)
+
+    def open(self, *, threads: int, callers: int) -> Compute:
+        settings = {
+            "INFERENCE_NUM_THREADS": threads * callers,
+            "NUM_STREAMS": callers,
+            "INFERENCE_PRECISION_HINT": "f32",
+        }
+        try:
+            compiled = self._core.compile_model(str(self._path), "CPU", settings)
+        except Exception as error:
+            raise unreadable(self._path, error) from error
+
+        def compute(images: Images) -> NDArray[np.float32]:
+            request = compiled.create_infer_request()
+            found: NDArray[np.float32] = request.infer({INPUT: images})[OUTPUT]
+            return np.array(found)  # a view of memory that the request frees
+
+        return compute
+
+    def start_thread(self, threads: int) -> None:
+        """The number of threads is the compiled model's."""
+
+
+class Aoti:
+    """An AOTInductor package, in torch's runtime."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def metadata(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = self._load(1).get_metadata()
+        return found
+
+    def open(self, *, threads: int, callers: int) -> Compute:
+        import torch
+
+        package = self._load(callers)
+
+        def compute(images: Images) -> NDArray[np.float32]:
+            with torch.inference_mode():
+                found: NDArray[np.float32] = package(torch.from_numpy(images)).numpy()
+            return found
+
+        return compute
+
+    def start_thread(self, threads: int) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+
+    def _load(self, callers: int) -> Any:
+        from vitlab.export.aoti import load_package
+
+        try:
+            return load_package(self._path, callers=callers)
+        except Exception as error:
+            raise unreadable(self._path, error) from error
+
+
+def run_onnx(path: Path) -> Compute:
+    """What an ONNX file computes, with one thread."""
+    return OnnxRuntime(path).open(threads=1, callers=1)
+
+
+def unreadable(path: Path, error: Exception) -> WeightsError:
+    """One line about a file that a runtime refuses."""
+    return WeightsError(f"{path}: cannot be loaded ({' '.join(str(error).split())[:200]})")

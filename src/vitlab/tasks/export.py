@@ -1,0 +1,184 @@
+"""`vitlab export`: a model as a file for other runtimes, written only if both agree."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from vitlab.errors import ConfigError, FileError, PreprocessingUnknown, UnknownName
+from vitlab.export.aoti import require_compiler, run_package, write_package
+from vitlab.export.onnx import Half, require_onnx, write_onnx
+from vitlab.export.program import trace
+from vitlab.export.quantize import Pixels, write_int8
+from vitlab.export.torch_export import run_program, write_program
+from vitlab.export.verify import BATCHES, Comparison, Run, compare
+from vitlab.inference.runtimes import run_onnx
+from vitlab.models.config import Size
+from vitlab.tasks.export_model import Exportable, Model, open_exportable
+from vitlab.weights.deployed import Deployed, Quantized
+
+Format = Literal["onnx", "torch-export", "aoti"]
+WRITERS = {"torch-export": write_program, "aoti": write_package}
+RUNNERS = {"torch-export": run_program, "aoti": run_package, "onnx": run_onnx}
+SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2", "aoti": ".pt2"}
+TOLERANCES: dict[Quantized | None, float] = {None: 1e-4, "fp16": 1e-2, "int8": 0.5}
+"""Largest difference of a logit that passes, as a part of the largest logit (or of one)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What was written, and how well it agrees."""
+
+    output: Path
+    format: Format
+    files: tuple[Path, ...]
+    comparison: Comparison
+    deployed: Deployed
+    fresh: bool
+    """The weights have learned nothing: the model was a mere name."""
+
+    @property
+    def bytes(self) -> int:
+        """Of all files together."""
+        return sum(file.stat().st_size for file in self.files)
+
+
+def export(
+    model: Model,
+    *,
+    format: str = "onnx",
+    output: str | os.PathLike[str],
+    dynamic_batch: bool = True,
+    image_size: Size | None = None,
+    preprocess_inside: bool = False,
+    quantize: str | None = None,
+    calibrate: Iterable[Pixels] | None = None,
+    compact: bool = False,
+    tolerance: float | None = None,
+    force: bool = False,
+    **changes: Any,
+) -> Exported:
+    """Write the model to `output`, whole or not at all.
+
+    The file is loaded again and compared with the model on photographs and noise; where they differ
+    by more than the tolerance, it is an error and no file is left. `calibrate` gives batches of
+    images as the file takes them, for `quantize="int8"`. `compact` stores weights of an ONNX file
+    that 16 bits hold exactly in 16 bits. `changes` are fields of the model's config.
+    """
+    if format not in get_args(Format):
+        raise UnknownName("format", format, get_args(Format))
+    kind = _quantized(quantize, format, calibrated=calibrate is not None)
+    path = Path(output)
+    _check_output(path, format, force)
+    _check_needs(format)
+    found = open_exportable(model, image_size=image_size, **changes)
+    if preprocess_inside and found.preprocessing is None:
+        raise PreprocessingUnknown(
+            "--preprocess-inside needs to know how images are prepared, and nothing says it of "
+            "these weights"
+        )
+    allowed = TOLERANCES[kind] if tolerance is None else tolerance
+    batch = None if dynamic_batch else 1
+    deployed = found.deployed(inside=preprocess_inside, quantize=kind, batch=batch)
+    with _staged(path) as folder:
+        staged = folder / path.name
+        _write(found, deployed, format, staged, calibrate, compact)
+        comparison = _compare(found, deployed, RUNNERS[format](staged), allowed)
+        comparison.check()
+        files = _publish(folder, path)
+    return Exported(
+        output=path,
+        format=format,  # type: ignore[arg-type]  # checked above
+        files=files,
+        comparison=comparison,
+        deployed=deployed,
+        fresh=found.fresh,
+    )
+
+
+def _write(
+    found: Exportable,
+    deployed: Deployed,
+    format: str,
+    path: Path,
+    calibrate: Iterable[Pixels] | None,
+    compact: bool,
+) -> None:
+    facts, metadata = deployed.facts, deployed.metadata()
+    inside = found.preprocessing if facts.preprocess_inside else None
+    program = trace(found.model, inside=inside, dynamic_batch=facts.batch is None)
+    if format != "onnx":
+        WRITERS[format](program, path, metadata)
+        return
+    half: Half | None = "exact" if compact else None
+    write_onnx(program, path, metadata, half="all" if facts.quantize == "fp16" else half)
+    if facts.quantize == "int8":
+        write_int8(path, metadata, calibrate)
+
+
+def _quantized(quantize: str | None, format: str, *, calibrated: bool) -> Quantized | None:
+    if quantize is not None and quantize not in get_args(Quantized):
+        raise UnknownName("quantisation", quantize, get_args(Quantized))
+    if quantize is not None and format != "onnx":
+        raise ConfigError(f"--quantize {quantize} is for --format onnx, not {format}")
+    if calibrated and quantize != "int8":
+        raise ConfigError("--calibrate is for --quantize int8")
+    return cast(Quantized | None, quantize)
+
+
+def _compare(found: Exportable, deployed: Deployed, run: Run, tolerance: float) -> Comparison:
+    batch = deployed.facts.batch
+    return compare(
+        found.model,
+        run,
+        preprocessing=found.preprocessing,
+        inside=deployed.facts.preprocess_inside,
+        batches=BATCHES if batch is None else (batch,),
+        tolerance=tolerance,
+    )
+
+
+def _check_output(path: Path, format: str, force: bool) -> None:
+    if path.suffix != SUFFIXES[format]:
+        raise FileError(f"{path}: {format} is written as a file that ends in {SUFFIXES[format]}")
+    if path.exists() and not force:
+        raise FileError(f"{path} exists; --force overwrites it")
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; valid: a file that can be written")
+    if not path.absolute().parent.is_dir():
+        raise FileError(f"{path}: folder {path.absolute().parent} does not exist")
+
+
+def _check_needs(format: str) -> None:
+    """What is missing is told before the model is read."""
+    if format == "onnx":
+        require_onnx()
+    if format == "aoti":
+        require_compiler()
+
+
+@contextmanager
+def _staged(path: Path) -> Iterator[Path]:
+    """A folder beside the output, gone afterwards with all that is still in it."""
+    try:
+        folder = Path(tempfile.mkdtemp(dir=path.absolute().parent, prefix=f".{path.name}."))
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written ({error.strerror})") from error
+    try:
+        yield folder
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written ({error.strerror})") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _publish(folder: Path, path: Path) -> tuple[Path, ...]:
+    """Move what was staged to its place; the file that names the others comes last."""
+    staged = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
+    for file in staged:
+        os.replace(file, path.parent / file.name)
+    return tuple(path.parent / file.name for file in staged)

@@ -1,0 +1,121 @@
+"""What is exported: a model on the CPU, at the size that is wanted, and all that is said of it."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitlab.checksum import file_digest
+from vitlab.config import to_dict
+from vitlab.errors import WeightsError
+from vitlab.export.resized import at_size
+from vitlab.inference.classifier import Classifier
+from vitlab.models.config import Size, pair
+from vitlab.models.memory import largest_output, peak_bytes, weight_bytes
+from vitlab.preprocessing import Preprocessing
+from vitlab.tasks.any_model import open_any
+from vitlab.weights.bundle import bundle_content
+from vitlab.weights.bundle_files import WEIGHTS, find_bundle, is_bundle, read_bundle_config
+from vitlab.weights.deployed import Deployed, Facts, Quantized
+from vitlab.weights.names import locate
+from vitlab.weights.source import WeightSource
+from vitlab.weights.table import named
+
+Model = str | os.PathLike[str] | Classifier | nn.Module
+STD = 0.02
+"""Of the numbers that take the place of zeros in weights that have learned nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exportable:
+    """A model and what goes with it."""
+
+    model: nn.Module
+    content: dict[str, Any]
+    """What `config.json` of its bundle says, or would say."""
+    preprocessing: Preprocessing | None
+    digest: str | None
+    """Of the bundle's weights."""
+    fresh: bool
+    zero_head: bool
+
+    def deployed(self, *, inside: bool, quantize: Quantized | None, batch: int | None) -> Deployed:
+        """What the exported file says of itself."""
+        facts = Facts(
+            weights=self.digest,
+            preprocess_inside=inside,
+            quantize=quantize,
+            zero_head=self.zero_head,
+            batch=batch,
+            output_bytes=largest_output(self.model),
+            peak_bytes=peak_bytes(self.model),
+            weight_bytes=weight_bytes(self.model),
+        )
+        return Deployed(config=self.content, facts=facts)
+
+
+def open_exportable(model: Model, *, image_size: Size | None = None, **changes: Any) -> Exportable:
+    """A run, a bundle, weights, a model, or a name of the family with fresh weights."""
+    if isinstance(model, nn.Module):
+        source = getattr(model, "source", None) or WeightSource(format="vitlab", path=Path("model"))
+        model = Classifier(model, source)
+    folder = None if isinstance(model, Classifier) or changes else _bundle_of(model)
+    found = open_any(model, **changes)
+    classifier = found.classifier
+    if found.fresh:
+        _fill_zeros(classifier.model)
+    built = at_size(classifier.model.cpu().float().eval(), image_size)
+    config: Any = built.config
+    preprocessing = classifier.source.preprocessing
+    if preprocessing is not None:
+        preprocessing = preprocessing.resized(pair(config.image_size))
+    content = _content(folder, classifier, config, preprocessing)
+    return Exportable(
+        model=built,
+        content=content,
+        preprocessing=preprocessing,
+        digest=None if folder is None else file_digest(folder / WEIGHTS, "sha256"),
+        fresh=found.fresh,
+        zero_head=classifier.source.zero_head,
+    )
+
+
+def _bundle_of(model: str | os.PathLike[str]) -> Path | None:
+    """The folder of the bundle that is meant, if one is."""
+    if named(model) is not None:
+        return None
+    try:
+        folder = find_bundle(locate(model))
+    except WeightsError:  # a name of the family
+        return None
+    return folder if folder.is_dir() and is_bundle(folder) else None
+
+
+def _content(
+    folder: Path | None, classifier: Classifier, config: Any, preprocessing: Preprocessing | None
+) -> dict[str, Any]:
+    if folder is not None:
+        prepared = None if preprocessing is None else preprocessing.to_json()
+        changed = {"model": to_dict(config), "preprocessing": prepared}
+        return read_bundle_config(folder) | changed
+    source = classifier.source
+    known = {"weights": source.name or source.path.name, "licence": source.licence}
+    return bundle_content(
+        config,
+        preprocessing=preprocessing,
+        labels=classifier.labels,
+        metrics={},
+        provenance={key: value for key, value in known.items() if value},
+        task=source.task,
+    )
+
+
+def _fill_zeros(model: nn.Module) -> None:
+    """Random numbers for matrices of zeros, such as a new head: else every answer were zero."""
+    draw = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.ndim > 1 and not parameter.detach().any():
+            nn.init.normal_(parameter, std=STD, generator=draw)

@@ -1,0 +1,28 @@
+"""The ONNX file of a bundle, beside the weights that it is made of."""
+
+import logging
+import os
+from pathlib import Path
+
+from vitlab.export.onnx import LARGEST, can_export
+from vitlab.tasks.export import export
+from vitlab.weights.bundle_files import ONNX, WEIGHTS
+
+log = logging.getLogger(__name__)
+
+
+def wanted() -> bool:
+    """Whether trained models get an ONNX file: where the extra is there, but for VITLAB_ONNX=0."""
+    return can_export() and os.environ.get("VITLAB_ONNX", "1") != "0"
+
+
+def write_onnx_beside(folder: Path) -> Path | None:
+    """The file, if it is wanted and can be; a model that cannot be exported is one all the same."""
+    if not wanted() or (folder / WEIGHTS).stat().st_size > LARGEST:
+        return None
+    try:
+        return export(folder, output=folder / ONNX, compact=True, force=True).output
+    except Exception as error:  # a part of somebody's own may not be exportable, in any way
+        reason = " ".join(str(error).split())[:200]
+        log.warning("no %s beside the weights: %s", ONNX, reason)
+        return None

@@ -1,0 +1,69 @@
+"""Files that may be damaged or missing, read with one clear line about what is wrong; no torch."""
+
+import json
+import pickle
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vitlab.errors import WeightsError
+
+SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt")
+"""How the names of weight files end."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Our own errors begin with the file that they are about."""
+    try:
+        yield
+    except WeightsError as error:
+        text = str(error)
+        if text.startswith(f"{path}: "):
+            raise
+        raise WeightsError(f"{path}: {text}") from error.__cause__
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever a damaged file makes the readers raise, as one line about the file."""
+    try:
+        with naming(path):
+            yield
+    except WeightsError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise WeightsError(f"{path}: truncated or damaged ({_line(error)})") from error
+    except FileNotFoundError:
+        raise WeightsError(f"{path}: no such file or folder") from None
+    except OSError as error:
+        raise WeightsError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except pickle.UnpicklingError as error:
+        raise WeightsError(
+            f"{path}: holds Python objects besides tensors; refused, since reading them could "
+            f"run code"
+        ) from error
+    except (ValueError, RuntimeError, KeyError, TypeError, struct.error) as error:
+        raise WeightsError(f"{path}: not a readable weight file ({_line(error)})") from error
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:160] or type(error).__name__
+
+
+def read_json(path: Path, limit: int = 16 << 20) -> dict[str, Any]:
+    """A JSON object from a file of bounded size."""
+    with reading(path):
+        if path.stat().st_size > limit:
+            raise WeightsError(f"{path.stat().st_size} bytes; valid for JSON: at most {limit}")
+        try:
+            content = json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise WeightsError(f"not JSON ({_line(error)})") from error
+        if not isinstance(content, dict):
+            raise WeightsError(f"holds a {type(content).__name__}, not a JSON object")
+        return content
