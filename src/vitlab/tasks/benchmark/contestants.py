@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from vitlab.config import from_dict
 from vitlab.errors import UnknownName
+from vitlab.inference.open_model import EngineName, open_answering
 from vitlab.inference.peers import PEERS
 from vitlab.tasks.benchmark.prepare import IMAGES
 
 Call = Callable[[], Any]
-ENGINES = ("torch",)
-DEFAULT_ENGINE = "torch"
+ENGINES: tuple[str, ...] = get_args(EngineName)
+DEFAULT_ENGINE = "auto"
 
 
 def check_engine(name: str) -> None:
@@ -24,11 +25,11 @@ def engine(place: str, folder: str, engine: str, merge_tokens: int, batch: int) 
     """Ours: probabilities of normalised images, as `vitlab predict` computes them."""
     import numpy as np
 
-    from vitlab.inference.classifier import load
-
     check_engine(engine)
     images = np.load(Path(folder) / IMAGES)[:batch]
-    opened = load(place, merge_tokens=merge_tokens).predictor(batch_size=batch).engine
+    changes = {"merge_tokens": merge_tokens} if merge_tokens else {}
+    answering = open_answering(place, engine=engine, **changes)
+    opened = answering.predictor(batch_size=batch).engine
     return lambda: opened.predict(images)
 
 
