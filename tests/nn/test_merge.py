@@ -60,6 +60,14 @@ def test_equal_patches_go_in_order_whatever_the_batch() -> None:
     assert torch.equal(match(keys.expand(B, -1, -1, -1), 3).into, alone.expand(B, -1))
 
 
+def test_patches_that_are_no_numbers_go_together_without_failing() -> None:
+    keys = draw(B, A, P, K)
+    keys[1] = float("nan")
+    found = match(keys, 3)
+    assert torch.equal(found.into[0], match(keys[:1], 3).into[0])
+    assert sorted(set(found.into[1].tolist())) == list(range(P - 3))
+
+
 def test_a_lone_patch_stays() -> None:
     merged = Sized(draw(B, PREFIX + 1, D), PREFIX).merge(draw(B, A, PREFIX + 1, K), 5)
     assert torch.equal(merged.tokens, draw(B, PREFIX + 1, D))

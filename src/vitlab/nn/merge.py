@@ -42,13 +42,25 @@ def match(keys: Float[Tensor, "B A P K"], count: int) -> Merging:
     goers = best.shape[1]
     count = min(count, goers)
     stay = goers - count
-    # Stable, so that an image's answer does not depend on chance where patches are equal.
-    rank = best.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-    goes = rank < count
-    into = torch.empty(keys.shape[0], keys.shape[2], dtype=torch.long, device=keys.device)
-    into[:, ::2] = torch.arange(stay, stay + keys.shape[2] - goers, device=keys.device)
-    into[:, 1::2] = torch.where(goes, stay + target, (~goes).cumsum(dim=1) - 1)
+    goes = _rank(best) < count
+    from_goers = torch.where(goes, stay + target, (~goes).cumsum(dim=1) - 1)
+    others = torch.arange(stay, stay + keys.shape[2] - goers, device=keys.device)
+    from_others = others.expand(keys.shape[0], -1)
+    pairs = torch.stack([from_others[:, :goers], from_goers], dim=2).flatten(1)
+    into = torch.cat([pairs, from_others[:, goers:]], dim=1)
     return Merging(into=into, left=keys.shape[2] - count)
+
+
+def _rank(values: Float[Tensor, "B G"]) -> Int[Tensor, "B G"]:
+    """How many of the values of an image are larger, or equal and earlier: always an order.
+
+    By comparing all with all, which any runtime can do, and the same way each time.
+    """
+    values = torch.where(values.isnan(), float("-inf"), values)
+    mine, theirs = values[:, :, None], values[:, None]
+    order = torch.arange(values.shape[1], device=values.device)
+    earlier = order[None] < order[:, None]
+    return ((theirs > mine) | ((theirs == mine) & earlier)).sum(dim=2)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,10 @@ from vitlab.tasks.benchmark.prepare import Prepared, prepared
 
 TOLERANCE = 1e-3
 """Difference of a logit; float32 loses about a hundredth of it in a deep model."""
+SURE = 6.0
+"""Logit of a label beyond which a probability in 32 bits does not tell it well enough."""
+LEAST = 1e-37
+"""Probability below which 32 bits have no number left."""
 FACTORIES = "vitlab.tasks.benchmark"
 
 
@@ -173,10 +177,11 @@ def compared(
 def _logits(values: Any, task: str, *, probabilities: bool) -> NDArray[np.float64]:
     """Logits; of one class an image, less their mean, which probabilities do not tell."""
     found = np.asarray(values, dtype=np.float64)
-    if task == "multi-label" and probabilities:
-        found = np.log(found) - np.log1p(-found)
-    elif task == "single-label":
-        found = np.log(found) if probabilities else found
+    if task == "multi-label":
+        found = np.log(found) - np.log1p(-found) if probabilities else found
+        return np.clip(found, -SURE, SURE)
+    if task == "single-label":
+        found = np.log(np.maximum(found, LEAST)) if probabilities else found
         found = found - found.mean(axis=1, keepdims=True)
     return found
 
