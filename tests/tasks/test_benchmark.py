@@ -188,6 +188,19 @@ def test_contestants_that_disagree_are_not_timed() -> None:
         compared(results | {"b": (logits * np.nan).tolist()}, [entry("a"), peer], {"m": model})
 
 
+def test_labels_are_compared_where_32_bits_tell_them() -> None:
+    told = {"task": "multi-label", "peers": ("timm",), "flops": (1,), "config": {}}
+    facts: dict[str, Any] = {"name": "m", "place": "", "folder": "", "fresh": False}
+    model = Prepared(**facts, **told, parameters=1, bytes=4)
+    logits = np.array([[-200.0, -3.0, 0.5, 4.0, 90.0]])
+    likely = (1 / (1 + np.exp(-logits))).astype(np.float32)
+    peer = entry("b", runs="timm", ours=False)
+    found = compared({"a": likely.tolist(), "b": logits.tolist()}, [peer], {"m": model})
+    assert found["b"] < 1e-4
+    with pytest.raises(InputError, match="differ from a by 1"):
+        compared({"a": likely.tolist(), "b": (logits + 1).tolist()}, [peer], {"m": model})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -178,7 +178,8 @@ def _logits(values: Any, task: str, *, probabilities: bool) -> NDArray[np.float6
     """Logits; of one class an image, less their mean, which probabilities do not tell."""
     found = np.asarray(values, dtype=np.float64)
     if task == "multi-label":
-        found = np.log(found) - np.log1p(-found) if probabilities else found
+        likely = np.clip(found, LEAST, 1 - 1e-9)  # what is beyond is cut off in the end
+        found = np.log(likely) - np.log1p(-likely) if probabilities else found
         return np.clip(found, -SURE, SURE)
     if task == "single-label":
         found = np.log(np.maximum(found, LEAST)) if probabilities else found
