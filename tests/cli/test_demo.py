@@ -14,14 +14,7 @@ from vitlab.errors import ConfigError
 from vitlab.tasks import demo as demo_module
 from vitlab.tasks.demo import free_folder
 from vitlab.tasks.evaluate import evaluate
-from vitlab.weights import bundled
 from weights.bundles import bundle_inside
-
-
-@pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package without models inside."""
-    monkeypatch.setattr(bundled, "FOLDER", tmp_path / "nothing")
 
 
 @pytest.fixture
@@ -82,38 +75,10 @@ def test_a_minute_unless_told(
     assert (asked["model"], asked["data"]) == ("cifar10", "sample")
 
 
-@pytest.mark.parametrize("package", ["alone", "inside"])
-def test_a_folder_that_is_taken_is_refused_at_once(
-    command: Command, tmp_path: Path, package: str, request: pytest.FixtureRequest
-) -> None:
-    request.getfixturevalue(package)
+def test_a_folder_that_is_taken_is_refused_at_once(command: Command, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("mine")
     assert "is not empty" in command("demo", "--out", tmp_path / "run").mistake
-
-
-@pytest.mark.usefixtures("alone")
-def test_without_a_model_the_demo_trains_one_and_shows(command: Command, tmp_path: Path) -> None:
-    outcome = command("demo", "--steps", "2", "--out", str(tmp_path / "run"))
-    assert (outcome.code, outcome.err) == (0, "")
-    assert "vit_cifar on sample: 2 steps" in outcome.out
-    assert "test accuracy" in outcome.out
-    assert "guessing gives 10%" in outcome.out
-    report = tmp_path / "run" / "report.html"
-    assert str(report) in outcome.out
-    assert "<html" in report.read_text()
-    for label in ("airplane", "truck"):
-        assert f"  {label} " in outcome.out
-
-
-@pytest.mark.usefixtures("alone")
-def test_without_a_model_for_programs(command: Command, tmp_path: Path) -> None:
-    outcome = command("demo", "--steps", "1", "--out", str(tmp_path / "run"), "--json")
-    told = json.loads(outcome.out)
-    assert 0 <= told["test_accuracy"] <= 1
-    assert len(told["shown"]) == 10
-    assert all(len(shown["top"]) == 3 for shown in told["shown"])
-    assert Path(told["bundle"], "model.safetensors").is_file()
 
 
 def test_one_budget(command: Command, tmp_path: Path) -> None:

@@ -82,14 +82,19 @@ def rotated(vectors: Array, grid: Grid, over: Grid, *, prefix: int, theta: float
 
 
 def offset_bias(table: Array, grid: Grid, *, prefix: int) -> Array:
-    """Scores of one head: the entry of (row, column) of key minus query, zero is in the middle."""
+    """Scores of one head: the entry of (row, column) of key minus query, zero is in the middle.
+
+    Beyond the table, the entry of its edge.
+    """
+    down_most, right_most = len(table) // 2, table.shape[1] // 2
     tokens = prefix + grid[0] * grid[1]
     bias = np.zeros((tokens, tokens))
     for m in range(prefix, tokens):
         for n in range(prefix, tokens):
             query, key = divmod(m - prefix, grid[1]), divmod(n - prefix, grid[1])
             down, right = key[0] - query[0], key[1] - query[1]
-            bias[m, n] = table[len(table) // 2 + down, table.shape[1] // 2 + right]
+            row = down_most + min(max(down, -down_most), down_most)
+            bias[m, n] = table[row, right_most + min(max(right, -right_most), right_most)]
     return bias
 
 

@@ -34,34 +34,23 @@ def demo(
 ) -> None:
     """Show a model at work on images inside the package: predict, train, evaluate, report."""
     from vitlab.cli.train import budget
-    from vitlab.tasks.demo import free_folder, has_model
+    from vitlab.tasks.demo import first_look, free_folder, tune
     from vitlab.tasks.run_folder import check_new
 
     changes = budget(minutes=minutes, steps=steps)
     out = out or free_folder(Path("runs"))
     check_new(out)
-    if has_model():
-        _show_and_tune(out, changes, json=json)
-    else:
-        from vitlab.cli.demo_fresh import train_and_show
-
-        train_and_show(out, changes, json=json)
-
-
-def _show_and_tune(out: Path, changes: dict[str, Any], *, json: bool) -> None:
-    from vitlab.tasks.demo import first_look, tune
-
     look = first_look()
     if not json:
         _print_look(look)
-    run = watched(out, lambda watcher: tune(out, changes=changes, watcher=watcher), json=json)
+    run = _watched(out, lambda watcher: tune(out, changes=changes, watcher=watcher), json=json)
     if json:
         print_json(_as_dict(look, run))
     else:
         _print_run(look, run)
 
 
-def watched(out: Path, job: "Callable[[Watcher], Run]", *, json: bool) -> "Run":
+def _watched(out: Path, job: "Callable[[Watcher], Run]", *, json: bool) -> "Run":
     """Do a job in sight of the user; interrupted, say how to go on."""
     from vitlab.tasks.job import Watcher
     from vitlab.tasks.run_folder import resume_command
@@ -83,11 +72,11 @@ def _as_dict(look: "FirstLook", run: "Run") -> dict[str, object]:
         "report": str(run.report),
         **run.metrics,
         **run.compute.to_dict(),
-        "shown": shown_as_dicts(look.shown),
+        "shown": _shown_as_dicts(look.shown),
     }
 
 
-def shown_as_dicts(shown: "tuple[Shown, ...]") -> list[dict[str, object]]:
+def _shown_as_dicts(shown: "tuple[Shown, ...]") -> list[dict[str, object]]:
     """Truth and opinion, image by image."""
     return [
         {"truth": one.truth, "label": one.prediction.label, "top": one.prediction.top}
@@ -104,7 +93,7 @@ def _print_look(look: "FirstLook") -> None:
         f"{look.model}, the model inside the package, on test images of CIFAR-10, which it never "
         "learned from:\n"
     )
-    print_shown(look.shown)
+    _print_shown(look.shown)
     print(
         f"\non all test images of the sample: {headline(look.evaluation)}\n\n"
         "Now it is fine-tuned, as on a folder of yours. The images inside the package are of\n"
@@ -128,7 +117,7 @@ def _print_run(look: "FirstLook", run: "Run") -> None:
     )
 
 
-def print_shown(shown: "tuple[Shown, ...]") -> None:
+def _print_shown(shown: "tuple[Shown, ...]") -> None:
     """Pictures with opinions on a terminal, lines elsewhere."""
     from rich.console import Console
 

@@ -150,12 +150,7 @@ def self_attention(
 
 
 def _offset_bias(config: ViTConfig, layer: int) -> OffsetBias:
-    return OffsetBias(
-        config.heads,
-        grid=config.grid_at(layer),
-        local=config.relative_local,
-        resize=config.position_resize,
-    )
+    return OffsetBias(config.heads, grid=config.grid_at(layer), local=config.relative_local)
 
 
 def full_attention(config: ViTConfig, layer: int) -> nn.Module:

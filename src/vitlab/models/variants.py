@@ -63,8 +63,12 @@ def _table() -> dict[str, ModelConfig]:
         "vit_cifar": ViTConfig(
             width=128,
             depth=6,
-            heads=4,
+            heads=8,
             mlp_width=512,
+            mlp_activation="relu2",
+            qk_norm=True,
+            position="relative_bias",
+            relative_local=1.5,
             pool_after=2,
             zero_init_residual=True,
             **CIFAR,

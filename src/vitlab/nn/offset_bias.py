@@ -6,13 +6,11 @@ one neighbour: a soft convolution, as in arXiv:1911.03584.
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitlab.nn.constants import constant
 from vitlab.nn.init import position_table
-from vitlab.nn.resize import ResizeMethod, resize_grid
 
 Grid = tuple[int, int]
 NEIGHBOURS = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1), (0, 0))
@@ -24,10 +22,9 @@ LOWEST = -8.0
 class OffsetBias(nn.Module):
     """What is added to the scores of each head, by row and column of key minus query."""
 
-    def __init__(self, heads: int, *, grid: Grid, local: float, resize: ResizeMethod) -> None:
+    def __init__(self, heads: int, *, grid: Grid, local: float) -> None:
         """With `local` 0 the table is drawn as other positions are."""
         super().__init__()
-        self.resize: ResizeMethod = resize
         self.table = position_table(heads, 2 * grid[0] - 1, 2 * grid[1] - 1)
         if local:
             with torch.no_grad():
@@ -35,7 +32,7 @@ class OffsetBias(nn.Module):
 
     def forward(self, grid: Grid, prefix: int) -> Float[Tensor, "A N N"]:
         """For every query and key; nothing where one of them is a prefix token."""
-        table = resize_bias(self.table, grid, self.resize)
+        table = table_for(self.table, grid)
         index = offset_index_2d(grid, table.device)  # [P, P]
         bias = table.flatten(1).index_select(1, index.flatten()).unflatten(1, index.shape)
         return F.pad(bias, (prefix, 0, prefix, 0)) if prefix else bias
@@ -51,15 +48,17 @@ def local_table(heads: int, grid: Grid, local: float) -> Float[Tensor, "A h w"]:
     return torch.stack(tables).clamp(min=LOWEST)
 
 
-def resize_bias(
-    table: Float[Tensor, "A h w"], grid: Grid, method: ResizeMethod
-) -> Float[Tensor, "A h2 w2"]:
-    """A table of the offsets in one grid, for another; offset zero stays in the middle."""
-    sides = (2 * grid[0] - 1, 2 * grid[1] - 1)
-    if (table.shape[1], table.shape[2]) == sides:
-        return table
-    resized = resize_grid(rearrange(table, "a h w -> h w a"), sides, method)
-    return rearrange(resized, "h w a -> a h w")
+def table_for(table: Float[Tensor, "A h w"], grid: Grid) -> Float[Tensor, "A h2 w2"]:
+    """The table of one grid for another: an offset keeps its number, as a convolution would.
+
+    Offsets beyond the table get the number of the nearest one in it.
+    """
+    for axis, side in enumerate(grid, start=1):
+        reach = table.shape[axis] // 2
+        if side - 1 != reach:
+            offsets = torch.arange(1 - side, side, device=table.device).clamp(-reach, reach)
+            table = table.index_select(axis, offsets + reach)
+    return table
 
 
 @constant

@@ -16,7 +16,7 @@ def cifar10_30min() -> TrainConfig:
     """
     return replace(
         default(),
-        changes={"dynamic_size": True, "mlp_activation": "relu2"},
+        changes={"dynamic_size": True},
         hold_out=0.0,
         budget=10.5,
         whiten=5000,
@@ -40,6 +40,7 @@ def cifar10_pure() -> TrainConfig:
             "heads": 8,
             "mlp_width": 512,
             "mlp_activation": "relu2",
+            "qk_norm": True,
             "pool_after": 3,
             "position": "relative_bias",
             "relative_local": 1.5,
@@ -48,7 +49,6 @@ def cifar10_pure() -> TrainConfig:
             "pool": "mean",
             "dynamic_size": True,
         },
-        budget=18.0,
-        ghost_batches=1,
+        budget=16.0,
         whiten_frozen=False,
     )

@@ -13,7 +13,6 @@ def default() -> TrainConfig:
     return TrainConfig(
         model="vit_cifar",
         batch_size=100,
-        ghost_batches=2,
         budget=10,
         budget_in="epochs",
         augment=AugmentConfig(flip="alternate", shift=2),
@@ -22,7 +21,7 @@ def default() -> TrainConfig:
             name="muon",
             muon_for="all",
             lr=2e-3,
-            muon_lr=0.025,
+            muon_lr=0.03,
             betas=(0.9, 0.95),
             weight_decay=0.01,
         ),

@@ -18,7 +18,6 @@ from vitlab.tasks.finetune import finetune
 from vitlab.tasks.job import Watcher
 from vitlab.tasks.job_result import Run
 from vitlab.tasks.report import Judged
-from vitlab.weights.bundled import bundled_name
 
 MODEL, DATA = "cifar10", "sample"
 BUDGET = {"budget": 1.0, "budget_in": "minutes"}
@@ -42,11 +41,6 @@ class FirstLook:
     shown: tuple[Shown, ...]
     evaluation: Judged
     """Of the sample's test images: of CIFAR-10's test part, so it never learned from them."""
-
-
-def has_model() -> bool:
-    """Whether the model of the demo is part of this package."""
-    return bundled_name(MODEL) is not None
 
 
 def first_look() -> FirstLook:

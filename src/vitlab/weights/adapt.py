@@ -19,7 +19,7 @@ from torch import Tensor
 from vitlab.config import override
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
-from vitlab.nn.offset_bias import resize_bias
+from vitlab.nn.offset_bias import table_for
 from vitlab.nn.resize import ResizeMethod, resize_grid, resize_offsets
 from vitlab.preprocessing import Preprocessing
 from vitlab.weights.resolve import ADAPTED, FREE
@@ -93,7 +93,7 @@ def adapt(
     if name.endswith((".offsets", ".offset_bias.table")):
         grid = target.grid_at(int(name.split(".")[2]))  # of encoder.blocks.N
         if name.endswith(".table"):
-            return resize_bias(tensor, grid, method)
+            return table_for(tensor, grid)
         return resize_offsets(tensor, grid[0] * grid[1])
     if name.startswith("positions."):
         return _adapt_positions(name, tensor, stored, target, method)

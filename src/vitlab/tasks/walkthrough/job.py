@@ -20,8 +20,8 @@ from vitlab.tasks.figures.feature_pca import shown
 from vitlab.tasks.walkthrough.page import Page, render
 from vitlab.tasks.walkthrough.query import Followed
 
-DEFAULT_MODEL = "vit_cifar_pure"
-"""Fresh weights, which the page says."""
+DEFAULT_MODEL = "cifar10"
+"""The model inside the package."""
 ENDINGS = (".html", ".htm")
 
 
