@@ -10,7 +10,7 @@ import typer
 
 from vitlab.cli.judged import headline, lines, print_details
 from vitlab.cli.left_out import print_left_out
-from vitlab.cli.options import Json
+from vitlab.cli.options import EngineOption, Json
 from vitlab.cli.output import print_json, print_pairs
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A run, a bundle, a weight file or a name.")],
+    model: Annotated[
+        str, typer.Argument(help="A run, a bundle, a weight or exported file, or a name.")
+    ],
     data: Annotated[str, typer.Option(help="A dataset's name, a folder of images, or a CSV.")],
     split: Annotated[
         str,
@@ -44,6 +46,7 @@ def evaluate(
     download: Annotated[
         bool, typer.Option("--download", help="Fetch the data if need be.")
     ] = False,
+    engine: EngineOption = "auto",
     output: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write a page with pictures.")
     ] = None,
@@ -64,10 +67,13 @@ def evaluate(
             batch_size=batch_size,
             workers=workers,
             download=download,
+            engine=engine,
             watch=watch,
         )
     if output is not None:
-        command = _command(model, data, split=split, flip=flip, temperature=temperature)
+        command = _command(
+            model, data, split=split, flip=flip, temperature=temperature, engine=engine
+        )
         write_page(output, report_of(found, command))
     if json:
         print_json(_facts(found))
@@ -80,9 +86,12 @@ def evaluate(
         print(f"\nreport: {output}")
 
 
-def _command(model: str, data: str, *, split: str, flip: bool, temperature: bool) -> str:
+def _command(
+    model: str, data: str, *, split: str, flip: bool, temperature: bool, engine: str
+) -> str:
     """What gives the same numbers again."""
     switches = [name for name, on in (("--flip", flip), ("--temperature", temperature)) if on]
+    switches += [] if engine == "auto" else ["--engine", engine]
     return shlex.join(["vitlab", "evaluate", model, "--data", data, "--split", split, *switches])
 
 

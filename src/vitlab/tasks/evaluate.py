@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitlab import imagenet
 from vitlab.data.datasets import DataSource, open_data
@@ -20,6 +20,9 @@ from vitlab.errors import DataError, InputError, UnknownName, WeightsError
 from vitlab.evaluate.calibration import Temperature, fit_temperature
 from vitlab.evaluate.classify import Batches, Outcome, collect, collect_flipped
 from vitlab.inference.classifier import Classifier, load
+from vitlab.inference.deployed_model import DeployedModel
+from vitlab.inference.exported_net import ExportedNet, described
+from vitlab.inference.open_model import FILES, open_answering
 from vitlab.tasks.job_data import unjudged
 from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.judge import JUDGES
@@ -62,6 +65,7 @@ def evaluate(
     batch_size: int = 64,
     workers: int = 0,
     download: bool = False,
+    engine: str = "auto",
     watch: Watch | None = None,
 ) -> Evaluated:
     """How good a model is on the images of a split; `validation` is held out from `train`.
@@ -70,6 +74,7 @@ def evaluate(
     With `flip`, it is also told how good the mean of the logits of each image and its mirror is.
     With `temperature`, one is fitted on the validation images, never on those that are judged.
     `workers` are processes that decode files; 0: this one does.
+    `engine` is what computes; `auto`: torch, or for an exported file what runs it.
     """
     if split not in get_args(Split):
         raise UnknownName("split", split, get_args(Split))
@@ -78,7 +83,7 @@ def evaluate(
             f"a temperature is fitted on a part of the training images and says nothing about "
             f"split {split!r}; valid: split 'test'"
         )
-    classifier = load(model)
+    classifier, net = _open_model(model, engine)
     # Of a run's own files the same ones are held out as then, or none are judged.
     place = bundled_folder(model) or Path(model)
     known = _survey_of(place, data)
@@ -86,7 +91,9 @@ def evaluate(
         source = open_data(data, download=download, channels=_channels(classifier))
     _check_task(classifier, source, temperature)
     numbers, labels = match_classes(classifier, source)
-    job = _Job(classifier=classifier, numbers=numbers, batch_size=batch_size, workers=workers)
+    job = _Job(
+        classifier=classifier, net=net, numbers=numbers, batch_size=batch_size, workers=workers
+    )
     with recalling(known), looking(watch):
         images = _open(source, split, place)
         held_out = _open(source, "validation", place) if temperature else None
@@ -132,6 +139,17 @@ def _flips(found: Evaluated) -> tuple[str, ...]:
     return (f"Averaged over each image and its mirror image: {told}.",)
 
 
+def _open_model(model: str | os.PathLike[str], engine: str) -> tuple[Classifier, nn.Module]:
+    """The classifier, and what computes its logits."""
+    usual = "auto" if Path(model).suffix in FILES else "torch"
+    if (usual if engine == "auto" else engine) == "torch":
+        classifier = load(model)
+        return classifier, classifier.model
+    opened = open_answering(model, engine=engine)
+    assert isinstance(opened, DeployedModel)  # all that is not torch
+    return described(opened), ExportedNet(opened)
+
+
 def match_classes(classifier: Classifier, source: DataSource) -> tuple[Tensor, tuple[str, ...]]:
     """The model's class of each label number of the data, and the names of the model's classes."""
     classes, own = classifier.model.config.classes, classifier.source.labels
@@ -165,6 +183,8 @@ class _Job:
     """A classifier and how it is asked."""
 
     classifier: Classifier
+    net: nn.Module
+    """What computes the logits: the classifier's own model, or what was exported of it."""
     numbers: Tensor
     batch_size: int
     workers: int
@@ -179,7 +199,7 @@ class _Job:
         first = list(islice(answers, 1))
         if not first and broken:
             raise DataError(f"none of {len(data)} images can be read; {one_of(broken)}")
-        model, batches = self.classifier.model, chain(first, answers)
+        model, batches = self.net, chain(first, answers)
         outcome, mirrored = (
             collect_flipped(model, batches) if flip else (collect(model, batches), None)
         )
@@ -192,7 +212,7 @@ class _Job:
     def _batches(self, data: ImageSet, broken: dict[Path, str], watch: Watch | None) -> Batches:
         preprocessing = self.classifier.preprocessing
         device = best_device()
-        self.classifier.model.to(device)
+        self.net.to(device)
         done = 0
         for images, labels, index in batches_for_evaluation(
             data,
