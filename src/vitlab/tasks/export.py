@@ -73,7 +73,7 @@ def export(
     The file is loaded again and compared with the model on photographs and noise; where they differ
     by more than the tolerance, it is an error and no file is left. `calibrate` is a folder of
     images, from which `quantize="int8"` learns the range of activations. `compact` stores weights
-    of an ONNX file that 16 bits hold exactly in 16 bits. `changes` are fields of the model's config.
+    of an ONNX file that 16 bits hold exactly in 16 bits. `changes` are those of the config.
     """
     if format not in get_args(Format):
         raise UnknownName("format", format, get_args(Format))
