@@ -318,9 +318,7 @@ def test_a_model_beyond_memory_is_refused(
     monkeypatch.setattr(batch_size, "free_bytes", lambda: 100_000)
     with pytest.raises(NotEnoughMemory, match=r"model.onnx needs .* GB of memory for weights"):
         open_answering(bundle).predictor()
-    with pytest.raises(
-        NotEnoughMemory, match=r"bundle needs 0\.00282 GB .*and 0\.0001 GB are free"
-    ):
+    with pytest.raises(NotEnoughMemory, match=r"bundle needs 0\.00282 GB .* 0\.0001 GB are free"):
         open_answering(bundle, engine="torch")
 
 

@@ -117,7 +117,9 @@ def _write(
 ) -> None:
     facts, metadata = deployed.facts, deployed.metadata()
     inside = found.preprocessing if facts.preprocess_inside else None
-    program = trace(found.model, inside=inside, dynamic_batch=facts.batch is None)
+    program = trace(
+        found.model, inside=inside, dynamic_batch=facts.batch is None, plain=format == "onnx"
+    )
     if format != "onnx":
         WRITERS[format](program, path, metadata)
         return
