@@ -120,7 +120,13 @@ def measure(
 ) -> Cell:
     """One cell: everybody on the same images."""
     wanted = [name for name in LIBRARIES if name in options.rivals or name == "timm"]
-    asked = {"model": model, "folder": folder, "merge_tokens": [0], "peers": wanted}
+    asked = {
+        "model": model,
+        "folder": folder,
+        "engines": [DEFAULT_ENGINE],
+        "merge_tokens": [0],
+        "peers": wanted,
+    }
     plain, *twins = map(
         prepared,
         _told("vitlab.tasks.benchmark.prepare:prepare", {**asked, "batch": batch}, options),
@@ -177,7 +183,11 @@ def _pair(
 ) -> tuple[Entry, Contestant]:
     arguments: dict[str, Any] = {"folder": model.folder, "batch": batch, **more}
     if factory == "ours":
-        arguments |= {"place": model.place, "engine": DEFAULT_ENGINE, "merge_tokens": 0}
+        arguments |= {
+            "place": model.places[DEFAULT_ENGINE],
+            "engine": DEFAULT_ENGINE,
+            "merge_tokens": 0,
+        }
     elif factory == "theirs":
         arguments |= {"name": name, "config": model.config}
     known = {"ours": "engine", "theirs": "peer"}

@@ -20,7 +20,7 @@ inference: Any = importlib.import_module("inference")
 def model(name: str, *peers: str) -> Prepared:
     return Prepared(
         name=name,
-        place=f"/{name}",
+        places={inference.DEFAULT_ENGINE: f"/{name}"},
         folder=f"/{name}",
         fresh=True,
         task="single-label",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vitlab.runtime import keep_freed_memory
+from vitlab.runtime import attention_form, keep_freed_memory, plain_products
 
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt(3) is glibc's")
 
@@ -50,3 +50,11 @@ def test_freed_memory_serves_again() -> None:
 def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert not keep_freed_memory()
+
+
+def test_graphs_for_elsewhere_have_plain_products() -> None:
+    assert attention_form("cpu", 10_000, "inference") == "fused"
+    with plain_products():
+        assert attention_form("cpu", 10_000, "inference") == "plain"
+        assert attention_form("cuda", 10_000, "training") == "plain"
+    assert attention_form("cpu", 10_000, "inference") == "fused"

@@ -6,6 +6,8 @@ The environment variable `VITLAB_RUNTIME=plain` switches them off.
 import ctypes
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 Use = Literal["training", "inference"]
@@ -16,6 +18,7 @@ KEEPABLE = 1 << 30
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 LARGEST_INT = 2**31 - 1
 
+_plain_products = False
 PLAIN_ATTENTION: dict[Use, int] = {"training": 128, "inference": 56}
 """Tokens up to which plain products beat the fused kernel on a CPU."""
 
@@ -27,9 +30,22 @@ def tuned() -> bool:
 
 def attention_form(device: str, tokens: int, use: Use) -> Literal["fused", "plain"]:
     """The faster way to compute attention; both agree but for rounding."""
+    if _plain_products:
+        return "plain"
     if device == "cpu" and tokens <= PLAIN_ATTENTION[use] and tuned():
         return "plain"
     return "fused"
+
+
+@contextmanager
+def plain_products() -> Iterator[None]:
+    """Attention as matrix products, whatever is faster here: for graphs that run elsewhere."""
+    global _plain_products
+    before, _plain_products = _plain_products, True
+    try:
+        yield
+    finally:
+        _plain_products = before
 
 
 def cores() -> int:

@@ -146,7 +146,7 @@ def test_a_missing_number_is_no_agreement() -> None:
             ConfigError,
             "--quantize int8 is for --format onnx, not torch-export",
         ),
-        ({"calibrate": []}, ConfigError, "--calibrate is for --quantize int8"),
+        ({"calibrate": "."}, ConfigError, "--calibrate is for --quantize int8"),
         ({"image_size": 33}, VitlabError, "image_size 33: height is not a multiple of patch_size"),
         ({"model": "cnn_tutorial", "image_size": 64}, InputError, "no Vision Transformer"),
         ({"model": "vit_tset"}, UnknownName, "unknown model or file 'vit_tset'"),

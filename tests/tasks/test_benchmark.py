@@ -163,7 +163,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 def test_contestants_that_disagree_are_not_timed() -> None:
     model = Prepared(
         name="m",
-        place="",
+        places={},
         folder="",
         fresh=False,
         task="single-label",
@@ -190,7 +190,7 @@ def test_contestants_that_disagree_are_not_timed() -> None:
 
 def test_labels_are_compared_where_32_bits_tell_them() -> None:
     told = {"task": "multi-label", "peers": ("timm",), "flops": (1,), "config": {}}
-    facts: dict[str, Any] = {"name": "m", "place": "", "folder": "", "fresh": False}
+    facts: dict[str, Any] = {"name": "m", "places": {}, "folder": "", "fresh": False}
     model = Prepared(**facts, **told, parameters=1, bytes=4)
     logits = np.array([[-200.0, -3.0, 0.5, 4.0, 90.0]])
     likely = (1 / (1 + np.exp(-logits))).astype(np.float32)
@@ -210,6 +210,7 @@ def test_labels_are_compared_where_32_bits_tell_them() -> None:
         ({"batches": (8, 8)}, "batches 8, 8: one of them comes twice"),
         ({"models": ()}, "no models"),
         ({"rounds": 0}, "rounds 0"),
+        ({"engines": ("auto",), "merge_tokens": (8,)}, "merge_tokens 8 first with engines auto"),
         ({"against": ("timm",), "merge_tokens": (8,)}, "merge_tokens 8 against timm: libraries"),
         ({"threads": 0}, "threads 0"),
     ],
@@ -224,41 +225,50 @@ def answers(told: Prepared, runs: str, **changes: Any) -> Any:
     if runs in told.peers:
         return contestants.peer(runs, told.folder, told.config, 3)().tolist()
     arguments = {"engine": runs, "merge_tokens": 0, "batch": 3} | changes
-    return contestants.engine(told.place, told.folder, **arguments)().tolist()
+    return contestants.engine(told.places[runs], told.folder, **arguments)().tolist()
 
 
 def test_ours_and_theirs_compute_the_same(tmp_path: Path) -> None:
     weights = saved_model(tmp_path / "tiny.safetensors")
-    asked: dict[str, Any] = {"merge_tokens": (0, 5), "batch": 4}
+    engines = ("torch", "onnxruntime")
+    asked: dict[str, Any] = {"engines": engines, "merge_tokens": (0, 5), "batch": 4}
     plain, twin = map(
         prepared,
         prepare(str(weights), folder=str(tmp_path), peers=("timm", "vit-pytorch"), **asked)(),
     )
-    assert (plain.name, plain.peers, plain.place) == ("tiny", ("timm",), str(weights))
+    assert (plain.name, plain.peers) == ("tiny", ("timm",))
+    assert plain.places["torch"] == str(weights)
     assert (twin.name, twin.peers, twin.twin) == ("tiny as in vit-pytorch", ("vit-pytorch",), True)
     assert plain.flops[0] > plain.flops[1]
     assert plain.bytes == 4 * plain.parameters
     results = {
         "a": answers(plain, "torch"),
         "merged": answers(plain, "torch", merge_tokens=5),
+        "onnx": answers(plain, "onnxruntime"),
         "b": answers(plain, "timm"),
         "twin": answers(twin, "torch"),
         "c": answers(twin, "vit-pytorch"),
     }
     entries = [
         entry("b", runs="timm", ours=False),
+        entry("onnx", runs="onnxruntime"),
         entry("merged", exact=False),
         entry("c", model="twin", runs="vit-pytorch", original="twin", ours=False),
     ]
     differences = compared(results, entries, {"m": plain, "twin": twin})
     # Tiny networks in float32.
-    assert max(differences["b"], differences["c"]) < 1e-4
+    assert max(differences["b"], differences["c"], differences["onnx"]) < 1e-4
     assert differences["merged"] > 1e-3
 
 
 def test_a_name_gets_weights_with_opinions(tmp_path: Path) -> None:
     (told,) = prepare(
-        "vit_test", folder=str(tmp_path), peers=("transformers",), merge_tokens=(0,), batch=3
+        "vit_test",
+        folder=str(tmp_path),
+        engines=("torch",),
+        peers=("transformers",),
+        merge_tokens=(0,),
+        batch=3,
     )()
     fresh = prepared(told)
     assert fresh.fresh
@@ -280,7 +290,9 @@ def test_models_that_cannot_take_part(
     model: str, peers: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(VitlabError, match=message):
-        prepare(model, folder=str(tmp_path), peers=peers, merge_tokens=(0,), batch=1)
+        prepare(
+            model, folder=str(tmp_path), engines=("torch",), peers=peers, merge_tokens=(0,), batch=1
+        )
 
 
 def test_accuracies_are_compared_image_by_image() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from vitlab.cli.judged import headline, lines, print_details
 from vitlab.cli.left_out import print_left_out
-from vitlab.cli.options import Json, MergeTokens
+from vitlab.cli.options import EngineOption, Json, MergeTokens
 from vitlab.cli.output import print_json, print_pairs
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A run, a bundle, a weight file or a name.")],
+    model: Annotated[
+        str, typer.Argument(help="A run, a bundle, a weight or exported file, or a name.")
+    ],
     data: Annotated[str, typer.Option(help="A dataset's name, a folder of images, or a CSV.")],
     split: Annotated[
         str,
@@ -45,6 +47,7 @@ def evaluate(
     download: Annotated[
         bool, typer.Option("--download", help="Fetch the data if need be.")
     ] = False,
+    engine: EngineOption = "auto",
     output: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write a page with pictures.")
     ] = None,
@@ -66,10 +69,11 @@ def evaluate(
             merge_tokens=merge_tokens,
             workers=workers,
             download=download,
+            engine=engine,
             watch=watch,
         )
     if output is not None:
-        command = _command(found, data, temperature=temperature)
+        command = _command(found, data, temperature=temperature, engine=engine)
         write_page(output, report_of(found, command))
     if json:
         print_json(_facts(found))
@@ -82,11 +86,12 @@ def evaluate(
         print(f"\nreport: {output}")
 
 
-def _command(found: "Evaluated", data: str, *, temperature: bool) -> str:
+def _command(found: "Evaluated", data: str, *, temperature: bool, engine: str) -> str:
     """What gives the same numbers again."""
     asked = ["vitlab", "evaluate", found.model, "--data", data, "--split", found.split]
     flip, merged = found.flipped is not None, found.classifier.merge_tokens
     switches = [name for name, on in (("--flip", flip), ("--temperature", temperature)) if on]
+    switches += [] if engine == "auto" else ["--engine", engine]
     return shlex.join([*asked, *switches, *(["--merge-tokens", str(merged)] if merged else [])])
 
 

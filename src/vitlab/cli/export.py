@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitlab.cli.options import Changes, ImageSize, Json, loading
-from vitlab.cli.output import human, print_json, print_pairs
+from vitlab.cli.output import human, print_json, print_pairs, print_table
 from vitlab.config import to_dict
-from vitlab.errors import Disagrees
+from vitlab.errors import ConfigError, Disagrees
 
 if TYPE_CHECKING:
     from vitlab.tasks.export import Exported
+    from vitlab.tasks.export_accuracy import Accuracy
 
 
 def export(
@@ -43,6 +44,17 @@ def export(
             help="8-bit products in the encoder (ONNX), or weights stored in 16 bits.",
         ),
     ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Images that fix the range of activations for int8; else each batch has its own.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Measure accuracy before and after on a dataset, a folder or a CSV."),
+    ] = None,
     preprocess_inside: Annotated[
         bool,
         typer.Option("--preprocess-inside", help="Take 8-bit pixels, and normalise them inside."),
@@ -61,7 +73,12 @@ def export(
 
     Exit code: 0 written, 1 the exported model gives other answers, 2 a mistake of yours.
     """
+    if data is not None and preprocess_inside:
+        raise ConfigError(
+            "--data measures files that take normalised images, so not with --preprocess-inside"
+        )
     from vitlab.tasks.export import export as run
+    from vitlab.tasks.export_accuracy import accuracy_of
 
     try:
         found = run(
@@ -72,6 +89,7 @@ def export(
             image_size=image_size,
             preprocess_inside=preprocess_inside,
             quantize=quantize,
+            calibrate=calibrate,
             tolerance=tolerance,
             force=force,
             **loading(changes),
@@ -79,10 +97,31 @@ def export(
     except Disagrees as error:
         print("error:", error, file=sys.stderr)
         raise typer.Exit(1) from None
+    judged = None if data is None else accuracy_of(model, output, data)
     if json:
-        print_json(_facts(found))
-    else:
-        print_pairs(_lines(found))
+        print_json(_facts(found) | {"accuracy": None if judged is None else to_dict(judged)})
+        return
+    print_pairs(_lines(found))
+    if judged is not None:
+        print()
+        _print_accuracy(judged)
+
+
+def _print_accuracy(judged: "Accuracy") -> None:
+    low, high = judged.interval
+    print_table(
+        ("accuracy", "before", "after", "change (95 %)", "same class", "images"),
+        [
+            (
+                judged.data,
+                f"{judged.before:.2%}",
+                f"{judged.after:.2%}",
+                f"{judged.after - judged.before:+.2%} ({low:+.2%} to {high:+.2%})",
+                f"{judged.agreement:.2%}",
+                f"{judged.images:,}",
+            )
+        ],
+    )
 
 
 def _facts(found: "Exported") -> dict[str, Any]:

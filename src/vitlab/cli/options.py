@@ -102,7 +102,7 @@ EngineOption = Annotated[
     typer.Option(
         "--engine",
         metavar="auto|torch|onnxruntime|openvino|aoti",
-        help="What computes; auto: ONNX Runtime where the model has an ONNX file, else torch.",
+        help="What computes; auto: what suits the model (docs/export.md).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with exact numbers.")]

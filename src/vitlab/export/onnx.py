@@ -23,6 +23,7 @@ Half = Literal["all", "exact"]
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 OPSET = 20
 """The first version of ONNX that has GELU as one operation."""
+ANY_SIZE = 2**62
 LARGEST = 1_900_000_000
 """Bytes of weights that fit into one file; the format ends at two gibibytes."""
 
@@ -58,7 +59,8 @@ def write_onnx(
             dynamic_shapes=shapes,
             verbose=False,
         )
-    model = exported.model
+        model = exported.model
+        _fold(model)
     _forget_origins(model)
     if half is not None:
         store_in_half(model, exact=half == "exact")
@@ -66,6 +68,16 @@ def write_onnx(
     model.producer_name, model.graph.name = "vitlab", "vitlab"
     weights = sum(value.const_value.nbytes for value in model.graph.initializers.values())
     exported.save(path, external_data=weights > LARGEST)
+
+
+def _fold(model: Any) -> None:
+    """Compute what depends on weights alone, such as parts of them, whatever its size."""
+    from onnxscript import optimizer
+
+    optimizer.fold_constants(
+        model, input_size_limit=ANY_SIZE, output_size_limit=ANY_SIZE, onnx_shape_inference=False
+    )
+    optimizer.remove_unused_nodes(model)
 
 
 def program_shape(program: ExportedProgram) -> tuple[Any, ...]:

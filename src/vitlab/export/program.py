@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.export import Dim, ExportedProgram
 from vitlab.models.flops import image_shape
 from vitlab.models.vit import logits_of
 from vitlab.preprocessing import Preprocessing
+from vitlab.runtime import plain_products
 
 INPUT, OUTPUT, BATCH = "images", "logits", "batch"
 EXAMPLES = 2
@@ -37,14 +38,22 @@ class Deployable(nn.Module):
 
 
 def trace(
-    model: nn.Module, *, inside: Preprocessing | None = None, dynamic_batch: bool = True
+    model: nn.Module,
+    *,
+    inside: Preprocessing | None = None,
+    dynamic_batch: bool = True,
+    plain: bool = False,
 ) -> ExportedProgram:
-    """The graph of a model on the CPU in eval mode, for one image or any number of them."""
+    """The graph of a model on the CPU in eval mode, for one image or any number of them.
+
+    With `plain`, attention is matrix products and a softmax, and not one operation of torch's own:
+    what ONNX makes of that copies the keys back and forth.
+    """
     deployable = Deployable(model, inside).eval()
     kind = torch.float32 if inside is None else torch.uint8
     images = torch.zeros(EXAMPLES if dynamic_batch else 1, *image_shape(model), dtype=kind)
     shapes = ({0: Dim(BATCH, min=1, max=2**20)},) if dynamic_batch else None
-    with quiet(), torch.no_grad():
+    with quiet(), torch.no_grad(), plain_products() if plain else nullcontext():
         deployable(images)  # masks and coordinates are computed now, and constants of the graph
         return torch.export.export(deployable, (images,), dynamic_shapes=shapes)
 

@@ -26,8 +26,8 @@ def check_weights(name: str, weight_bytes: int) -> None:
     free = free_bytes()
     if free is not None and weight_bytes > SHARE * free:
         raise NotEnoughMemory(
-            f"{name} needs {_gigabytes(weight_bytes)} for its weights, and {_gigabytes(free)} of "
-            f"memory are free; valid: a smaller model, or more memory"
+            f"{name} needs {_gigabytes(weight_bytes)} of memory for weights, and "
+            f"{_gigabytes(free)} are free; valid: a smaller model, or more memory"
         )
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitlab import imagenet
 from vitlab.data.datasets import DataSource, open_data
@@ -20,6 +20,9 @@ from vitlab.errors import DataError, InputError, UnknownName, WeightsError
 from vitlab.evaluate.calibration import Temperature, fit_temperature
 from vitlab.evaluate.classify import Batches, Outcome, collect, collect_flipped
 from vitlab.inference.classifier import Classifier, load
+from vitlab.inference.deployed_model import DeployedModel
+from vitlab.inference.exported_net import ExportedNet, described
+from vitlab.inference.open_model import FILES, open_answering
 from vitlab.tasks.job_data import unjudged
 from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.judge import JUDGES
@@ -63,6 +66,7 @@ def evaluate(
     merge_tokens: int = 0,
     workers: int = 0,
     download: bool = False,
+    engine: str = "auto",
     watch: Watch | None = None,
 ) -> Evaluated:
     """How good a model is on the images of a split; `validation` is held out from `train`.
@@ -72,6 +76,7 @@ def evaluate(
     With `temperature`, one is fitted on the validation images, never on those that are judged.
     `merge_tokens` as in `vitlab.load`.
     `workers` are processes that decode files; 0: this one does.
+    `engine` is what computes; `auto`: torch, or for an exported file what runs it.
     """
     if split not in get_args(Split):
         raise UnknownName("split", split, get_args(Split))
@@ -80,7 +85,7 @@ def evaluate(
             f"a temperature is fitted on a part of the training images and says nothing about "
             f"split {split!r}; valid: split 'test'"
         )
-    classifier = load(model, merge_tokens=merge_tokens)
+    classifier, net = _open_model(model, engine, merge_tokens)
     # Of a run's own files the same ones are held out as then, or none are judged.
     place = bundled_folder(model) or Path(model)
     known = _survey_of(place, data)
@@ -88,7 +93,9 @@ def evaluate(
         source = open_data(data, download=download, channels=_channels(classifier))
     _check_task(classifier, source, temperature)
     numbers, labels = match_classes(classifier, source)
-    job = _Job(classifier=classifier, numbers=numbers, batch_size=batch_size, workers=workers)
+    job = _Job(
+        classifier=classifier, net=net, numbers=numbers, batch_size=batch_size, workers=workers
+    )
     with recalling(known), looking(watch):
         images = _open(source, split, place)
         held_out = _open(source, "validation", place) if temperature else None
@@ -134,6 +141,20 @@ def _flips(found: Evaluated) -> tuple[str, ...]:
     return (f"Averaged over each image and its mirror image: {told}.",)
 
 
+def _open_model(
+    model: str | os.PathLike[str], engine: str, merge_tokens: int
+) -> tuple[Classifier, nn.Module]:
+    """The classifier, and what computes its logits."""
+    usual = "auto" if Path(model).suffix in FILES else "torch"
+    if (usual if engine == "auto" else engine) == "torch":
+        classifier = load(model, merge_tokens=merge_tokens)
+        return classifier, classifier.model
+    changes: dict[str, Any] = {"merge_tokens": merge_tokens} if merge_tokens else {}
+    opened = open_answering(model, engine=engine, **changes)
+    assert isinstance(opened, DeployedModel)  # all that is not torch
+    return described(opened), ExportedNet(opened)
+
+
 def match_classes(classifier: Classifier, source: DataSource) -> tuple[Tensor, tuple[str, ...]]:
     """The model's class of each label number of the data, and the names of the model's classes."""
     classes, own = classifier.model.config.classes, classifier.source.labels
@@ -167,6 +188,8 @@ class _Job:
     """A classifier and how it is asked."""
 
     classifier: Classifier
+    net: nn.Module
+    """What computes the logits: the classifier's own model, or what was exported of it."""
     numbers: Tensor
     batch_size: int
     workers: int
@@ -181,7 +204,7 @@ class _Job:
         first = list(islice(answers, 1))
         if not first and broken:
             raise DataError(f"none of {len(data)} images can be read; {one_of(broken)}")
-        model, batches = self.classifier.model, chain(first, answers)
+        model, batches = self.net, chain(first, answers)
         outcome, mirrored = (
             collect_flipped(model, batches) if flip else (collect(model, batches), None)
         )
@@ -194,7 +217,7 @@ class _Job:
     def _batches(self, data: ImageSet, broken: dict[Path, str], watch: Watch | None) -> Batches:
         preprocessing = self.classifier.preprocessing
         device = best_device()
-        self.classifier.model.to(device)
+        self.net.to(device)
         done = 0
         for images, labels, index in batches_for_evaluation(
             data,

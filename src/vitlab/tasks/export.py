@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from vitlab.errors import ConfigError, FileError, PreprocessingUnknown, UnknownName
+import numpy as np
+
+from vitlab.data.walk import walk_images
+from vitlab.errors import ConfigError, FileError, InputError, PreprocessingUnknown, UnknownName
 from vitlab.export.aoti import require_compiler, run_package, write_package
 from vitlab.export.onnx import Half, require_onnx, write_onnx
 from vitlab.export.program import trace
 from vitlab.export.quantize import Pixels, write_int8
 from vitlab.export.torch_export import run_program, write_program
 from vitlab.export.verify import BATCHES, Comparison, Run, compare
+from vitlab.inference.pictures import read_picture
 from vitlab.inference.runtimes import run_onnx
 from vitlab.models.config import Size
 from vitlab.tasks.export_model import Exportable, Model, open_exportable
@@ -25,6 +29,8 @@ Format = Literal["onnx", "torch-export", "aoti"]
 WRITERS = {"torch-export": write_program, "aoti": write_package}
 RUNNERS = {"torch-export": run_program, "aoti": run_package, "onnx": run_onnx}
 SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2", "aoti": ".pt2"}
+CALIBRATED, CALIBRATED_AT_ONCE = 128, 8
+"""Images that calibrate, at most, and how many of them are computed at once."""
 TOLERANCES: dict[Quantized | None, float] = {None: 1e-4, "fp16": 1e-2, "int8": 0.5}
 """Largest difference of a logit that passes, as a part of the largest logit (or of one)."""
 
@@ -56,7 +62,7 @@ def export(
     image_size: Size | None = None,
     preprocess_inside: bool = False,
     quantize: str | None = None,
-    calibrate: Iterable[Pixels] | None = None,
+    calibrate: str | os.PathLike[str] | None = None,
     compact: bool = False,
     tolerance: float | None = None,
     force: bool = False,
@@ -65,9 +71,9 @@ def export(
     """Write the model to `output`, whole or not at all.
 
     The file is loaded again and compared with the model on photographs and noise; where they differ
-    by more than the tolerance, it is an error and no file is left. `calibrate` gives batches of
-    images as the file takes them, for `quantize="int8"`. `compact` stores weights of an ONNX file
-    that 16 bits hold exactly in 16 bits. `changes` are fields of the model's config.
+    by more than the tolerance, it is an error and no file is left. `calibrate` is a folder of
+    images, from which `quantize="int8"` learns the range of activations. `compact` stores weights
+    of an ONNX file that 16 bits hold exactly in 16 bits. `changes` are those of the config.
     """
     if format not in get_args(Format):
         raise UnknownName("format", format, get_args(Format))
@@ -86,7 +92,8 @@ def export(
     deployed = found.deployed(inside=preprocess_inside, quantize=kind, batch=batch)
     with _staged(path) as folder:
         staged = folder / path.name
-        _write(found, deployed, format, staged, calibrate, compact)
+        images = None if calibrate is None else calibration(found, deployed, calibrate)
+        _write(found, deployed, format, staged, images, compact)
         comparison = _compare(found, deployed, RUNNERS[format](staged), allowed)
         comparison.check()
         files = _publish(folder, path)
@@ -105,19 +112,39 @@ def _write(
     deployed: Deployed,
     format: str,
     path: Path,
-    calibrate: Iterable[Pixels] | None,
+    images: Iterable[Pixels] | None,
     compact: bool,
 ) -> None:
     facts, metadata = deployed.facts, deployed.metadata()
     inside = found.preprocessing if facts.preprocess_inside else None
-    program = trace(found.model, inside=inside, dynamic_batch=facts.batch is None)
+    program = trace(
+        found.model, inside=inside, dynamic_batch=facts.batch is None, plain=format == "onnx"
+    )
     if format != "onnx":
         WRITERS[format](program, path, metadata)
         return
     half: Half | None = "exact" if compact else None
     write_onnx(program, path, metadata, half="all" if facts.quantize == "fp16" else half)
     if facts.quantize == "int8":
-        write_int8(path, metadata, calibrate)
+        write_int8(path, metadata, images)
+
+
+def calibration(
+    found: Exportable, deployed: Deployed, folder: str | os.PathLike[str]
+) -> list[Pixels]:
+    """Batches of a folder's images as the exported model takes them, spread over all of it."""
+    if found.preprocessing is None:
+        raise PreprocessingUnknown("--calibrate needs to know how images are prepared")
+    paths = sorted(walk_images(os.fspath(folder)))
+    if not paths:
+        raise InputError(f"{os.fspath(folder)} holds no image files to calibrate with")
+    chosen = paths[:: -(-len(paths) // CALIBRATED)]
+    pixels = np.stack([read_picture(path, found.preprocessing) for path in chosen])
+    batch = deployed.facts.batch or CALIBRATED_AT_ONCE
+    parts = [pixels[first : first + batch] for first in range(0, len(pixels), batch)]
+    if deployed.facts.preprocess_inside:
+        return list(parts)
+    return [found.preprocessing.normalise(part) for part in parts]
 
 
 def _quantized(quantize: str | None, format: str, *, calibrated: bool) -> Quantized | None:

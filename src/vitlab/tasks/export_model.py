@@ -12,6 +12,7 @@ from vitlab.checksum import file_digest
 from vitlab.config import to_dict
 from vitlab.errors import WeightsError
 from vitlab.export.resized import at_size
+from vitlab.inference.batch_size import check_weights
 from vitlab.inference.classifier import Classifier
 from vitlab.models.config import Size, pair
 from vitlab.models.memory import largest_output, peak_bytes, weight_bytes
@@ -25,6 +26,8 @@ from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
 
 Model = str | os.PathLike[str] | Classifier | nn.Module
+COPIES = 4
+"""Of the weights, that are in memory while a file is written and compared."""
 STD = 0.02
 """Of the numbers that take the place of zeros in weights that have learned nothing."""
 
@@ -67,6 +70,7 @@ def open_exportable(model: Model, *, image_size: Size | None = None, **changes: 
     classifier = found.classifier
     if found.fresh:
         _fill_zeros(classifier.model)
+    check_weights(f"exporting {found.name}", COPIES * weight_bytes(classifier.model))
     built = at_size(classifier.model.cpu().float().eval(), image_size)
     config: Any = built.config
     preprocessing = classifier.source.preprocessing

@@ -23,6 +23,8 @@ SURE = 6.0
 """Logit of a label beyond which a probability in 32 bits does not tell it well enough."""
 LEAST = 1e-37
 """Probability below which 32 bits have no number left."""
+MERGING = ("torch",)
+"""Engines that can merge tokens: a file is as it was exported."""
 FACTORIES = "vitlab.tasks.benchmark"
 
 
@@ -55,6 +57,7 @@ def _prepare(plan: Plan, folder: Path) -> Iterator[Prepared]:
         asked = {
             "model": model,
             "folder": str(folder / str(number)),
+            "engines": plan.engines,
             "merge_tokens": plan.merge_tokens,
             "peers": plan.against,
             "batch": max(plan.batches),
@@ -73,6 +76,8 @@ def _entries(plan: Plan, models: Sequence[Prepared]) -> Iterator[Entry]:
         original = _name(model.name, engines[0], numbers[0])
         for engine in engines:
             for count, flops in zip(numbers, model.flops, strict=True):
+                if count and engine not in MERGING:
+                    continue
                 yield _entry(
                     model,
                     engine,
@@ -146,7 +151,7 @@ def _contestant(entry: Entry, model: Prepared, batch: int) -> Contestant:
         kind = "peer"
     else:
         arguments |= {
-            "place": model.place,
+            "place": model.places[entry.runs],
             "engine": entry.runs,
             "merge_tokens": entry.merge_tokens,
         }

@@ -20,11 +20,12 @@ def judged(
 ) -> Iterator[Accuracy]:
     """Accuracies, and how they change from the first number of merged tokens, image by image."""
     for model in (model for model in models if not model.twin):
+        place = model.places[plan.engines[0]]
         first: NDArray[np.float64] | None = None
         for count in plan.merge_tokens:
             what = f"accuracy of {model.name}" + (f", R={count}" if count else "")
             told = None if watch is None else partial(watch, what)
-            found = evaluate(model.place, data, split=split, merge_tokens=count, watch=told)
+            found = evaluate(place, data, split=split, merge_tokens=count, watch=told)
             if not isinstance(found.evaluation, Evaluation):
                 raise InputError(f"{data} is {found.evaluation.task} data; valid: single-label")
             right = _right(found)

@@ -52,6 +52,11 @@ class Plan:
                 f"merge_tokens {self.merge_tokens[0]} against {self.against[0]}: libraries merge "
                 f"none; valid: 0 first"
             )
+        if self.merge_tokens[0] and self.engines != ("torch",):
+            raise InputError(
+                f"merge_tokens {self.merge_tokens[0]} first with engines "
+                f"{', '.join(self.engines)}; valid: the engine torch alone, or 0 first"
+            )
         for engine in self.engines:
             check_engine(engine)
         for peer in self.against:

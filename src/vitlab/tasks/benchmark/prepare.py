@@ -10,6 +10,14 @@ from vitlab.errors import InputError, WeightsError
 from vitlab.inference.peers import PEERS, Peer
 
 IMAGES = "images.npy"
+FORMATS = {
+    "auto": "onnx",
+    "torch": None,
+    "onnxruntime": "onnx",
+    "openvino": "onnx",
+    "aoti": "aoti",
+}
+"""What an engine runs; None: the model itself."""
 HEAD_STD = 0.02
 """Of the numbers that take the place of a head of zeros, with which all contestants would agree."""
 
@@ -19,8 +27,8 @@ class Prepared:
     """A model, where it lies, and what it costs."""
 
     name: str
-    place: str
-    """What `vitlab.load` takes."""
+    places: dict[str, str]
+    """What each engine opens."""
     folder: str
     """Where the images and the peers' weights are."""
     fresh: bool
@@ -39,7 +47,13 @@ class Prepared:
 
 
 def prepare(
-    model: str, *, folder: str, merge_tokens: Sequence[int], peers: Sequence[str], batch: int
+    model: str,
+    *,
+    folder: str,
+    engines: Sequence[str],
+    merge_tokens: Sequence[int],
+    peers: Sequence[str],
+    batch: int,
 ) -> Callable[[], list[dict[str, Any]]]:
     """Write all that a contest of one model needs; tell of the model, and of its twins."""
     from vitlab.tasks.any_model import open_any
@@ -58,7 +72,7 @@ def prepare(
     told = [
         Prepared(
             name=opened.name,
-            place=model,
+            places=_places(model, own, engines),
             folder=str(own),
             fresh=opened.fresh,
             task=source.task,
@@ -68,13 +82,46 @@ def prepare(
     ]
     for name in peers:
         if name not in able:
-            told.append(_twin(network.config, opened.name, name, place / f"twin-{name}", batch))
+            at = place / f"twin-{name}"
+            told.append(_twin(network.config, opened.name, name, at, engines[0], batch))
     return lambda: [to_dict(one) for one in told]
 
 
 def prepared(told: dict[str, Any]) -> Prepared:
     """What a process told of a model."""
     return from_dict(Prepared, told)
+
+
+def _places(model: str, own: Path, engines: Sequence[str]) -> dict[str, str]:
+    """What each engine opens: the model, or a file that is exported for it.
+
+    A model that was saved here gets its ONNX file, as a trained one does.
+    """
+    from vitlab.tasks.export import export
+
+    saved = model == str(own)
+    found = {}
+    for engine in engines:
+        format = FORMATS[engine]
+        if (engine == "auto" and not saved) or format is None or _has_onnx(model, format):
+            found[engine] = model
+            continue
+        file = own / ("model.pt2" if format == "aoti" else "model.onnx")
+        if not file.exists():
+            export(model, format=format, output=file)
+        found[engine] = model if engine == "auto" else str(file)
+    return found
+
+
+def _has_onnx(model: str, format: str) -> bool:
+    """Whether a bundle brings its own file."""
+    from vitlab.weights.bundle_files import ONNX, find_bundle
+    from vitlab.weights.names import locate
+    from vitlab.weights.table import named
+
+    if format != "onnx" or named(model) is not None:
+        return False
+    return (find_bundle(locate(model)) / ONNX).is_file()
 
 
 def _facts(model: Any, merge_tokens: Sequence[int]) -> dict[str, Any]:
@@ -150,7 +197,7 @@ def _needs_twin(peer: Peer, config: Any) -> bool:
     return False
 
 
-def _twin(config: Any, called: str, name: str, place: Path, batch: int) -> Prepared:
+def _twin(config: Any, called: str, name: str, place: Path, engine: str, batch: int) -> Prepared:
     """The network of the same sizes as a library builds it, with random weights."""
     import torch
 
@@ -165,7 +212,7 @@ def _twin(config: Any, called: str, name: str, place: Path, batch: int) -> Prepa
     _write(model, place, [name], batch)
     return Prepared(
         name=f"{called} as in {name}",
-        place=str(place),
+        places=_places(str(place), place, [engine]),
         folder=str(place),
         fresh=True,
         twin=True,

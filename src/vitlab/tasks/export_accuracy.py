@@ -1,0 +1,56 @@
+"""What an export costs in accuracy: the same images, before and after."""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitlab.errors import InputError
+from vitlab.evaluate.classify import Outcome
+from vitlab.tasks.evaluate import evaluate
+
+Z = 1.959964
+"""Standard deviations on both sides of a mean that hold 95 %."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accuracy:
+    """Two models on the same images."""
+
+    data: str
+    images: int
+    before: float
+    after: float
+    agreement: float
+    """Part of the images that get the same class from both."""
+    interval: tuple[float, float]
+    """95 % confidence interval of after less before, image by image."""
+
+
+def accuracy_of(
+    model: str | os.PathLike[str], exported: Path, data: str, *, split: str = "test"
+) -> Accuracy:
+    """The model in torch against the file that was made of it."""
+    first = evaluate(model, data, split=split, engine="torch")
+    second = evaluate(exported, data, split=split)
+    if first.source.task != "single-label":
+        raise InputError(f"--data compares single-label models; {data} is {first.source.task} data")
+    return compared(first.outcome, second.outcome, data)
+
+
+def compared(first: Outcome, second: Outcome, data: str) -> Accuracy:
+    """Both answers to the same images, with the interval of paired proportions."""
+    one, two = (outcome.logits.argmax(dim=1) for outcome in (first, second))
+    right, still = one == first.labels, two == first.labels
+    lost, won = int((right & ~still).sum()), int((~right & still).sum())
+    images = len(first)
+    difference = (won - lost) / images
+    half = Z * math.sqrt(max(0.0, won + lost - (won - lost) ** 2 / images)) / images
+    return Accuracy(
+        data=data,
+        images=images,
+        before=float(right.double().mean()),
+        after=float(still.double().mean()),
+        agreement=float((one == two).double().mean()),
+        interval=(difference - half, difference + half),
+    )

@@ -1,0 +1,121 @@
+"""Smaller numbers in ONNX files: which products are in 8 bits, which stay, and what it costs."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from export.exported import made
+from vitlab.export.half import store_in_half
+from vitlab.export.onnx import write_onnx
+from vitlab.export.program import trace
+from vitlab.export.quantize import write_int8
+from vitlab.inference.runtimes import run_onnx
+from vitlab.weights.onnx_metadata import read_metadata
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxscript")
+METADATA = {"vitlab": "what config.json says"}
+BLOCKS = 2
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """Weights that 16 bits hold, with a head wide enough to be tempting."""
+    found = made(depth=BLOCKS, width=64, mlp_width=128, classes=101)
+    for tensor in found.state_dict().values():
+        tensor.copy_(tensor.half())
+    return found
+
+
+@pytest.fixture(scope="module")
+def exported(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import jaxtyping
+
+    file = tmp_path_factory.mktemp("float") / "model.onnx"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        write_onnx(trace(model, plain=True), file, METADATA)
+    return file
+
+
+@pytest.fixture
+def file(exported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(exported, tmp_path / "model.onnx"))
+
+
+def images(count: int) -> NDArray[np.float32]:
+    return np.random.default_rng(count).standard_normal((count, 3, 32, 32)).astype(np.float32)
+
+
+def operations(file: Path) -> Counter[str]:
+    return Counter(node.op_type for node in onnx.load(str(file)).graph.node)
+
+
+def relative(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+def weights_in_blocks(exported: Path) -> int:
+    """Products with weights: all but the two of attention in each block."""
+    return operations(exported)["MatMul"] - 2 * BLOCKS
+
+
+def test_eight_bits_where_the_policy_says(exported: Path, file: Path) -> None:
+    write_int8(file, METADATA)
+    found = operations(file)
+    assert found["MatMulInteger"] == weights_in_blocks(exported) > 4
+    assert found["MatMul"] + found["Gemm"] == 2 * BLOCKS + 1  # attention, and the head
+    assert found["Conv"] == 1
+    assert read_metadata(file) == METADATA
+    assert file.stat().st_size < 0.6 * exported.stat().st_size
+    wanted, answers = run_onnx(exported)(images(5)), run_onnx(file)(images(5))
+    # Seven bits of weights and eight of activations: about a hundredth in each product.
+    assert 1e-4 < relative(answers, wanted) < 0.1
+    assert [path.name for path in file.parent.iterdir()] == ["model.onnx"]
+
+
+def test_calibrated_ranges_are_fixed(exported: Path, file: Path) -> None:
+    write_int8(file, METADATA, [images(3), images(7)])
+    found = operations(file)
+    assert found["DynamicQuantizeLinear"] == 0
+    assert found["QuantizeLinear"] >= weights_in_blocks(exported)
+    assert read_metadata(file) == METADATA
+    wanted, answers = run_onnx(exported)(images(7)), run_onnx(file)(images(7))
+    assert 1e-4 < relative(answers, wanted) < 0.1
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_sixteen_bits_that_hold_the_weights_change_nothing(exported: Path, exact: bool) -> None:
+    import onnx_ir
+
+    half = exported.with_name(f"half-{exact}.onnx")
+    graph = onnx_ir.load(str(exported))
+    store_in_half(graph, exact=exact)
+    onnx_ir.save(graph, str(half))
+    assert half.stat().st_size < 0.65 * exported.stat().st_size
+    assert np.array_equal(run_onnx(half)(images(3)), run_onnx(exported)(images(3)))
+
+
+@pytest.mark.parametrize(
+    ("number", "exact", "stored"), [(1e5, False, 1), (1 / 3, False, 2), (1 / 3, True, 1)]
+)
+def test_what_sixteen_bits_cannot_hold_stays(number: float, exact: bool, stored: int) -> None:
+    import onnx_ir as ir
+    from onnx import TensorProto, helper, numpy_helper
+
+    one, other = np.ones((32, 32), np.float32), np.full((32, 32), number, np.float32)
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [32, 32]) for n in ("a", "c")]
+    nodes = [helper.make_node("Mul", ["a", "w"], ["b"]), helper.make_node("Mul", ["b", "v"], ["c"])]
+    weights = [numpy_helper.from_array(one, "w"), numpy_helper.from_array(other, "v")]
+    graph = ir.from_proto(
+        helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights))
+    )
+    store_in_half(graph, exact=exact)
+    kinds = [value.dtype for value in graph.graph.initializers.values()]
+    assert kinds.count(ir.DataType.FLOAT16) == stored
+    assert len(kinds) == 2
