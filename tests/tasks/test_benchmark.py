@@ -210,7 +210,11 @@ def test_labels_are_compared_where_32_bits_tell_them() -> None:
         ({"batches": (8, 8)}, "batches 8, 8: one of them comes twice"),
         ({"models": ()}, "no models"),
         ({"rounds": 0}, "rounds 0"),
-        ({"engines": ("auto",), "merge_tokens": (8,)}, "merge_tokens 8 first with engines auto"),
+        ({"engines": ("auto",), "merge_tokens": (0, 8)}, "merge_tokens 8 needs the engine torch"),
+        (
+            {"engines": ("torch", "auto"), "merge_tokens": (8,)},
+            "merge_tokens 8 first with engines torch, auto; valid: 0 first",
+        ),
         ({"against": ("timm",), "merge_tokens": (8,)}, "merge_tokens 8 against timm: libraries"),
         ({"threads": 0}, "threads 0"),
     ],

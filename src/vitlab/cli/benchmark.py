@@ -25,7 +25,12 @@ def benchmark(
         ),
     ],
     engines: Annotated[
-        Any, typer.Option(metavar="NAME,...", parser=parse_words, help="What computes.")
+        Any,
+        typer.Option(
+            metavar="NAME,...",
+            parser=parse_words,
+            help="What computes: torch, onnxruntime, openvino, aoti, or auto.",
+        ),
     ] = "torch",
     batch: Annotated[
         Any, typer.Option(metavar="N,...", parser=parse_numbers, help="Images of a call.")

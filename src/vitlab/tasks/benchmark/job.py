@@ -14,7 +14,7 @@ from vitlab.contest.referee import Contestant, Process, compete
 from vitlab.errors import InputError
 from vitlab.tasks.benchmark.content import Benchmark, Cell, Entry
 from vitlab.tasks.benchmark.judge import judged
-from vitlab.tasks.benchmark.plan import Plan, Watch
+from vitlab.tasks.benchmark.plan import MERGING, Plan, Watch
 from vitlab.tasks.benchmark.prepare import Prepared, prepared
 
 TOLERANCE = 1e-3
@@ -23,8 +23,6 @@ SURE = 6.0
 """Logit of a label beyond which a probability in 32 bits does not tell it well enough."""
 LEAST = 1e-37
 """Probability below which 32 bits have no number left."""
-MERGING = ("torch",)
-"""Engines that can merge tokens: a file is as it was exported."""
 FACTORIES = "vitlab.tasks.benchmark"
 
 

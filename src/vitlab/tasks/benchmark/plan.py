@@ -8,6 +8,8 @@ from vitlab.errors import InputError
 from vitlab.inference.peers import check_peer
 from vitlab.tasks.benchmark.contestants import check_engine
 
+MERGING = ("torch",)
+"""Engines that can merge tokens: an exported file is as it was written."""
 Watch = Callable[[str, int, int], None]
 """Told what is being done, and how many of how many are."""
 
@@ -47,20 +49,29 @@ class Plan:
             chosen = getattr(self, what)
             if len(set(chosen)) < len(chosen):
                 raise InputError(f"{what} {', '.join(map(str, chosen))}: one of them comes twice")
-        if self.against and self.merge_tokens[0]:
-            raise InputError(
-                f"merge_tokens {self.merge_tokens[0]} against {self.against[0]}: libraries merge "
-                f"none; valid: 0 first"
-            )
-        if self.merge_tokens[0] and self.engines != ("torch",):
-            raise InputError(
-                f"merge_tokens {self.merge_tokens[0]} first with engines "
-                f"{', '.join(self.engines)}; valid: the engine torch alone, or 0 first"
-            )
+        self._check_merging()
         for engine in self.engines:
             check_engine(engine)
         for peer in self.against:
             check_peer(peer)
+
+    def _check_merging(self) -> None:
+        """What is compared with a reference must be able to compute the same."""
+        first = self.merge_tokens[0]
+        if any(self.merge_tokens) and not set(self.engines) & set(MERGING):
+            raise InputError(
+                f"merge_tokens {max(self.merge_tokens)} needs the engine torch; found "
+                f"{', '.join(self.engines)}"
+            )
+        if first and set(self.engines) - set(MERGING):
+            raise InputError(
+                f"merge_tokens {first} first with engines {', '.join(self.engines)}; valid: 0 first"
+            )
+        if first and self.against:
+            raise InputError(
+                f"merge_tokens {first} against {self.against[0]}: libraries merge none; valid: "
+                f"0 first"
+            )
 
     @property
     def cores(self) -> int:
