@@ -41,7 +41,7 @@ CONTESTANTS = {
     "cnn_tutorial": Contestant(recipe="default", changes=("model=cnn_tutorial",)),
     "resnet18_cifar": Contestant(recipe="default", changes=("model=resnet18_cifar",)),
     "vit_seed": Contestant(recipe="seed"),
-    "vit_cifar_pure": Contestant(recipe="default", changes=("model=vit_cifar_pure",)),
+    "cifar10_pure": Contestant(recipe="cifar10_pure"),
     "cifar10_30min": Contestant(recipe="cifar10_30min"),
 }
 Call = Callable[[list[str]], str]
