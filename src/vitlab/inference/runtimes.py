@@ -140,7 +140,10 @@ class Aoti:
         try:
             return load_package(self._path, callers=callers)
         except Exception as error:
-            raise unreadable(self._path, error) from error
+            raise WeightsError(
+                f"{self._path}: not an AOTInductor package ({_line(error)}); "
+                f"valid: what `vitlab export --format aoti` writes"
+            ) from error
 
 
 def run_onnx(path: Path) -> Compute:
@@ -150,4 +153,8 @@ def run_onnx(path: Path) -> Compute:
 
 def unreadable(path: Path, error: Exception) -> WeightsError:
     """One line about a file that a runtime refuses."""
-    return WeightsError(f"{path}: cannot be loaded ({' '.join(str(error).split())[:200]})")
+    return WeightsError(f"{path}: cannot be loaded ({_line(error)})")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
