@@ -62,7 +62,6 @@ class OnnxRuntime:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
-        options.add_session_config_entry("session.set_denormal_as_zero", "1")
         try:
             return self._runtime.InferenceSession(
                 str(self._path), options, providers=["CPUExecutionProvider"]
