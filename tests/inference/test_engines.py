@@ -351,12 +351,43 @@ def test_the_number_of_threads_is_the_users(monkeypatch: pytest.MonkeyPatch) -> 
     assert 1 <= cores() <= (os.cpu_count() or 1)
 
 
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model, compiled."""
+    import jaxtyping
+
+    file = tmp_path_factory.mktemp("compiled") / "model.pt2"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        vitlab.export("cifar10", output=file, format="aoti")
+    return file
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["torch", "onnxruntime", "openvino"])
-def test_ten_thousand_predictions_leave_memory_flat(engine: str, bundle: Path) -> None:
+def test_a_compiled_package_answers_as_torch_does(
+    bundle: Path, package: Path, photos: Path
+) -> None:
+    wanted = probabilities(bundle, photos, engine="torch")
+    assert_allclose(probabilities(package, photos), wanted, **CLOSE)
+    assert open_answering(package).engine == "aoti"
+
+
+def test_a_file_that_is_no_package_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.pt2").write_bytes(b"PK nothing")
+    with pytest.raises(WeightsError, match="not an AOTInductor package") as caught:
+        open_answering(tmp_path / "a.pt2")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", "onnxruntime", "openvino", "aoti"])
+def test_ten_thousand_predictions_leave_memory_flat(
+    engine: str, bundle: Path, request: pytest.FixtureRequest
+) -> None:
     """After a warm-up, resident memory stays within two per cent, and answers are the same."""
-    pytest.importorskip(engine)
-    model = open_answering(bundle, engine=engine)
+    pytest.importorskip(engine if engine != "aoti" else "torch")
+    file = request.getfixturevalue("package") if engine == "aoti" else bundle
+    model = open_answering(file, engine=engine)
     computing = model.predictor().engine
     pixels = np.random.default_rng(0).integers(0, 256, (1, 3, 32, 32), dtype=np.uint8)
     first = computing.predict(pixels)

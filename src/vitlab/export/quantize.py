@@ -2,12 +2,13 @@
 
 What is quantised: the products of tokens and weights inside the encoder blocks. What stays in
 float: the first layer and the head, where errors weigh most, and the products of attention, which
-have no weights. Weights have one scale per output channel.
+have no weights. How the numbers are made is `Policy`; `benchmarks/quantize.py` compares others.
 """
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,26 @@ KINDS = ["MatMul"]
 """Operations that are quantised; the head is a `Gemm`, the first layer a `Conv`."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """How weights become 8 bits."""
+
+    signed: bool = True
+    per_channel: bool = True
+    """A scale for each output channel instead of one for all."""
+    reduce_range: bool = True
+    """Seven bits: without VNNI instructions two products are added in 16 bits, which 8 overflow."""
+
+
+POLICY = Policy()
+
+
 def write_int8(
-    path: Path, metadata: Mapping[str, str], images: Iterable[Pixels] | None = None
+    path: Path,
+    metadata: Mapping[str, str],
+    images: Iterable[Pixels] | None = None,
+    *,
+    policy: Policy = POLICY,
 ) -> None:
     """Quantise an ONNX file in its place: statically where calibration images are given."""
     import onnx
@@ -37,9 +56,9 @@ def write_int8(
     kept = _kept(model)
     with quiet(), _silent():
         if images is None:
-            _quantize_dynamic(source, path, kept)
+            _quantize_dynamic(source, path, kept, policy)
         else:
-            _quantize_static(source, path, kept, images)
+            _quantize_static(source, path, kept, policy, images)
     source.unlink()
     model = onnx.load(str(path), load_external_data=False)
     del model.metadata_props[:]
@@ -48,7 +67,7 @@ def write_int8(
     onnx.save(model, str(path))
 
 
-def _quantize_dynamic(source: Path, target: Path, kept: list[str]) -> None:
+def _quantize_dynamic(source: Path, target: Path, kept: list[str], policy: Policy) -> None:
     """Weights in 8 bits; activations are measured anew for every batch."""
     tools = _tools()
     tools.quantize_dynamic(
@@ -56,13 +75,15 @@ def _quantize_dynamic(source: Path, target: Path, kept: list[str]) -> None:
         target,
         op_types_to_quantize=KINDS,
         nodes_to_exclude=kept,
-        per_channel=True,
-        reduce_range=True,
-        weight_type=tools.QuantType.QInt8,
+        per_channel=policy.per_channel,
+        reduce_range=policy.reduce_range,
+        weight_type=tools.QuantType.QInt8 if policy.signed else tools.QuantType.QUInt8,
     )
 
 
-def _quantize_static(source: Path, target: Path, kept: list[str], images: Iterable[Pixels]) -> None:
+def _quantize_static(
+    source: Path, target: Path, kept: list[str], policy: Policy, images: Iterable[Pixels]
+) -> None:
     """Weights in 8 bits, activations in ranges that calibration images had."""
     tools = _tools()
     tools.quantize_static(
@@ -71,12 +92,13 @@ def _quantize_static(source: Path, target: Path, kept: list[str], images: Iterab
         _Reader(iter(images)),
         op_types_to_quantize=KINDS,
         nodes_to_exclude=kept,
-        per_channel=True,
-        reduce_range=True,
+        per_channel=policy.per_channel,
+        reduce_range=policy.reduce_range,
         activation_type=tools.QuantType.QUInt8,
-        weight_type=tools.QuantType.QInt8,
+        weight_type=tools.QuantType.QInt8 if policy.signed else tools.QuantType.QUInt8,
         calibrate_method=tools.CalibrationMethod.MinMax,
-        extra_options={"CalibMovingAverage": True},
+        # A rounded output would be rounded again by the next layer, and gains no speed.
+        extra_options={"OpTypesToExcludeOutputQuantization": KINDS},
     )
 
 

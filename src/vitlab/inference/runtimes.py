@@ -62,7 +62,6 @@ class OnnxRuntime:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
-        options.add_session_config_entry("session.set_denormal_as_zero", "1")
         try:
             return self._runtime.InferenceSession(
                 str(self._path), options, providers=["CPUExecutionProvider"]
@@ -140,7 +139,10 @@ class Aoti:
         try:
             return load_package(self._path, callers=callers)
         except Exception as error:
-            raise unreadable(self._path, error) from error
+            raise WeightsError(
+                f"{self._path}: not an AOTInductor package ({_line(error)}); "
+                f"valid: what `vitlab export --format aoti` writes"
+            ) from error
 
 
 def run_onnx(path: Path) -> Compute:
@@ -150,4 +152,8 @@ def run_onnx(path: Path) -> Compute:
 
 def unreadable(path: Path, error: Exception) -> WeightsError:
     """One line about a file that a runtime refuses."""
-    return WeightsError(f"{path}: cannot be loaded ({' '.join(str(error).split())[:200]})")
+    return WeightsError(f"{path}: cannot be loaded ({_line(error)})")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

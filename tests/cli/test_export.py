@@ -1,0 +1,57 @@
+"""`vitlab export`: what it prints, and its exit codes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command import Command
+from vitlab.errors import Disagrees
+from vitlab.tasks import export as export_task
+from vitlab.tasks import export_accuracy
+from vitlab.tasks.export_accuracy import Accuracy
+
+pytest.importorskip("onnxscript")
+pytestmark = pytest.mark.usefixtures("no_type_checks")
+
+
+def test_a_file_is_written_and_described(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = Accuracy(
+        data="x", images=200, before=0.75, after=0.745, agreement=0.99, interval=(-0.012, 0.002)
+    )
+    monkeypatch.setattr(export_accuracy, "accuracy_of", lambda *_: judged)
+    file = tmp_path / "a.onnx"
+    arguments = ["export", "cnn_tutorial", "--output", str(file)]
+    told = command(*arguments, "--data", "x")
+    assert (told.code, told.err) == (0, "")
+    assert "any number of images, 3 x 32 x 32, normalised images" in told.out
+    assert "random: the name of a model has none that have learned" in told.out
+    assert "75.00%   74.50%   -0.50% (-1.20% to +0.20%)       99.00%      200" in told.out
+    assert command(*arguments).mistake == f"{file} exists; --force overwrites it"
+    facts = json.loads(command(*arguments, "--force", "--json").out)
+    assert facts["bytes"] == file.stat().st_size
+    assert facts["comparison"]["largest"] <= facts["comparison"]["allowed"]
+    assert facts["facts"]["batch"] is None
+    assert facts["accuracy"] is None
+
+
+def test_a_model_that_disagrees_ends_with_1(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differ(*_: Any, **__: Any) -> None:
+        raise Disagrees("the exported model differs")
+
+    monkeypatch.setattr(export_task, "export", differ)
+    told = command("export", "vit_test", "--output", str(tmp_path / "a.onnx"))
+    assert (told.code, told.out, told.err) == (1, "", "error: the exported model differs\n")
+
+
+def test_pixels_are_not_for_measuring(command: Command, tmp_path: Path) -> None:
+    told = command(
+        *("export", "vit_test", "--output", str(tmp_path / "a.onnx"), "--data", "sample"),
+        "--preprocess-inside",
+    )
+    assert "--data measures files that take normalised images" in told.mistake
