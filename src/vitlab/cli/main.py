@@ -13,6 +13,7 @@ from vitlab.cli.convert import convert
 from vitlab.cli.data import data
 from vitlab.cli.demo import demo
 from vitlab.cli.evaluate import evaluate
+from vitlab.cli.experiment import experiment
 from vitlab.cli.explain import explain
 from vitlab.cli.features import features
 from vitlab.cli.fewshot import fewshot
@@ -35,7 +36,7 @@ app = typer.Typer(
 )
 for command in (
     *(models, summary, train, finetune, predict, evaluate, features, similar, fewshot),
-    *(explain, figures, walkthrough),
+    *(explain, figures, walkthrough, experiment),
     *(info, convert, push, pull, demo),
 ):
     app.command()(command)
