@@ -5,6 +5,7 @@ import math
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from vitlab.errors import ConfigError, suggest
@@ -54,7 +55,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _hints(cls: type[Any]) -> dict[str, Any]:
+@cache
+def _hints(cls: type[Any]) -> Mapping[str, Any]:
     """Type hints of the fields that the constructor takes."""
     hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in fields(cls) if field.init}

@@ -19,7 +19,9 @@ from vitlab.experiments.statistics import (
 
 
 def result(arm: str, seed: int, value: float, **more: object) -> Result:
-    return Result(**{"held_out": None, "images": 100, **more, "arm": arm, "seed": seed, "value": value})
+    return Result(
+        **{"held_out": None, "images": 100, **more, "arm": arm, "seed": seed, "value": value}
+    )
 
 
 def two_arms(**more: object) -> Experiment:
@@ -44,7 +46,9 @@ def test_seeds_are_paired_and_those_of_one_arm_alone_do_not_count() -> None:
     (found,) = differences(two_arms(), results)
     assert (found.seeds, found.over, found.verdict) == (3, "seeds", "better")
     assert found.mean == pytest.approx(0.051)
-    assert summaries(two_arms(), results)["b"].mean == pytest.approx((0.25 + 0.551 + 0.852 + 0.1) / 4)
+    assert summaries(two_arms(), results)["b"].mean == pytest.approx(
+        (0.25 + 0.551 + 0.852 + 0.1) / 4
+    )
 
 
 def test_one_seed_is_judged_by_its_images() -> None:
@@ -91,7 +95,7 @@ def test_sentences_follow_from_the_intervals() -> None:
         result("b", s, v) for s, v in enumerate((0.501, 0.5, 0.5))
     ]
     (sentence,) = conclusion(two_arms(), differences(two_arms(), equal))
-    assert sentence == "“second” and “first” are equal within 1 points (0.0, −0.1 to +0.2)."
+    assert sentence == "“second” and “first” are equal within 1 point (0.0, −0.1 to +0.2)."
 
 
 def test_series_are_compared_by_what_held_out_images_chose() -> None:

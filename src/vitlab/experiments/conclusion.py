@@ -20,7 +20,7 @@ def _sentence(experiment: Experiment, item: Difference) -> str:
     span = f"{points(item.low)} to {points(item.high)}"
     if item.verdict == "equal":
         return (
-            f"{arm} and {other} are equal within {100 * experiment.margin:g} points "
+            f"{arm} and {other} are equal within {amount(experiment.margin)} "
             f"({points(item.mean)}, {span})."
         )
     size = f"{abs(100 * item.mean):.1f} points ({span})"
@@ -30,6 +30,11 @@ def _sentence(experiment: Experiment, item: Difference) -> str:
 def _name(experiment: Experiment, name: str, chosen: bool) -> str:
     arm = experiment.arm(name)
     return f"The best of “{arm.series}” ({arm.shown})" if chosen else f"“{arm.shown}”"
+
+
+def amount(share: float) -> str:
+    """A number of points without a sign."""
+    return f"{100 * share:g} point{'' if share == 0.01 else 's'}"
 
 
 def points(share: float) -> str:

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vitlab.experiments.conclusion import points
+from vitlab.experiments.conclusion import amount, points
 from vitlab.experiments.findings import Findings
 from vitlab.experiments.result import Result
 from vitlab.experiments.spec import Arm
@@ -148,7 +148,7 @@ def draw_differences(found: Findings) -> Any:
     axes.set_ylim(len(shown) - 0.4, -0.6)
     over = "seeds" if shown[0].over == "seeds" else "test images"
     axes.set_xlabel(
-        f"difference in points, 95 % interval over {over}; grey: the margin of {margin:g} points"
+        f"difference in points, 95 % interval over {over}; grey: within {amount(margin / 100)}"
     )
     axes.grid(axis="x", color=FAINT, linewidth=0.7)
     axes.tick_params(left=False)

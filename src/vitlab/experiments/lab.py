@@ -125,7 +125,8 @@ class Lab:
 
     def drop_anchor(self, arm: Arm, plan: Plan) -> None:
         """Keep what the budget bought the first training."""
-        if self.anchor is None and not self.smoke and arm.how == "train":
+        wanted = self.experiment.matched != "minutes" and not self.smoke
+        if wanted and self.anchor is None and arm.how == "train":
             steps = plan.steps / arm.budget
             anchor = Anchor(steps=steps, flops=steps * flops_per_step(plan))
             write_json(self.folder / "anchor.json", to_dict(anchor))

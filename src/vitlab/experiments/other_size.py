@@ -23,7 +23,7 @@ POSITIONS = "positions."
 
 def at_size(run: Path, arm: Arm, seed: int) -> Classifier:
     """The model of a run for images of the arm's size."""
-    classifier = load(run, **({"image_size": arm.image_size} if arm.image_size else {}))
+    classifier = load(run, image_size=arm.image_size) if arm.image_size else load(run)
     if arm.positions == "fresh":
         torch.manual_seed(seed_for(seed, "fresh positions"))
         new = create_model(classifier.model.config).state_dict()

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vitlab import __version__
-from vitlab.experiments.conclusion import points
+from vitlab.experiments.conclusion import amount, points
 from vitlab.experiments.figures import measure
 from vitlab.experiments.findings import Findings
 from vitlab.experiments.spec import Arm
@@ -22,7 +22,7 @@ EXTRA = """
 .better { color: var(--blue); font-weight: 600; }
 .worse { color: var(--orange); font-weight: 600; }
 .open { color: var(--quiet); }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; margin-bottom: 12px; }
 .arms td { overflow-wrap: normal; }
 .arms .what { font-size: 12px; color: var(--quiet); overflow-wrap: anywhere; min-width: 150px; }
 """
@@ -77,8 +77,9 @@ def _sections(found: Findings, figures: Mapping[str, bytes]) -> Iterator[Html]:
         words = "This was a trial with tiny models and a few steps: its numbers mean nothing."
         yield _section("Only a trial", element("p", element("b", words)))
     yield _section("What the numbers say", _conclusion(found))
-    for name, content in figures.items():
-        yield _drawing(name.removesuffix(".svg"), content)
+    if figures:
+        drawn = (_drawing(name.removesuffix(".svg"), content) for name, content in figures.items())
+        yield element("section", *drawn)
     yield _section("Arms", _arms(found))
     if found.differences:
         yield _section(
@@ -122,14 +123,8 @@ def _conclusion(found: Findings) -> Html:
 def _drawing(name: str, content: bytes) -> Html:
     picture = f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
     caption = CAPTIONS[name]
-    return element(
-        "section",
-        element(
-            "figure",
-            element("div", element("img", src=picture, alt=caption), class_="drawing"),
-            element("figcaption", caption),
-        ),
-    )
+    drawing = element("div", element("img", src=picture, alt=caption), class_="drawing")
+    return element("figure", drawing, element("figcaption", caption))
 
 
 def _arms(found: Findings) -> Html:
@@ -204,7 +199,7 @@ def _difference(found: Findings, item: Difference) -> Html:
 
 
 def _how(found: Findings) -> str:
-    margin = f"{100 * found.experiment.margin:g} points"
+    margin = amount(found.experiment.margin)
     budget = "a few steps" if found.record.smoke else MATCHED[found.experiment.matched]
     return (
         f"Differences are taken seed by seed, since both arms then share their held-out images; "

@@ -97,7 +97,7 @@ class Experiment:
     margin: float = 0.01
     """Arms are called equal where the whole interval of their difference is within this."""
     measure: Literal["accuracy", "few-shot"] = "accuracy"
-    """Of all test images; or of classes that were not learnt, by 5 images each and fixed features."""
+    """Of all test images; or of classes that were not learnt, by 5 images and fixed features."""
     probes: tuple[Literal["gradients", "cost"], ...] = ()
     """What else is measured: gradients of the blocks, time and memory of an update."""
     choose: str = ""

@@ -8,6 +8,15 @@ from vitlab.experiments.spec import Experiment
 TABLE = {
     "position": "tokens:POSITION",
     "class-token": "tokens:CLASS_TOKEN",
+    "cnn-vs-vit": "networks:CNN_VS_VIT",
+    "data-size": "networks:DATA_SIZE",
+    "compute": "networks:COMPUTE",
+    "few-shot": "networks:FEW_SHOT",
+    "small-data": "remedies:SMALL_DATA",
+    "norm-placement": "encoder:NORM_PLACEMENT",
+    "shape": "encoder:SHAPE",
+    "resolution": "sizes:RESOLUTION",
+    "attention-kind": "encoder:ATTENTION_KIND",
 }
 
 
