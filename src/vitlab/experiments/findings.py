@@ -1,6 +1,7 @@
 """What an experiment came to, so far or altogether."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,17 @@ class Findings:
         """What was asked."""
         return self.record.experiment
 
-    @property
+    @cached_property
     def summaries(self) -> dict[str, Summary]:
         """Mean, deviation and cost of each arm that has a result."""
         return summaries(self.experiment, self.results)
 
-    @property
+    @cached_property
     def differences(self) -> list[Difference]:
         """Of each arm to those it is against, with intervals."""
         return differences(self.experiment, self.results)
 
-    @property
+    @cached_property
     def conclusion(self) -> list[str]:
         """Sentences that follow from the intervals."""
         return conclusion(self.experiment, self.differences)

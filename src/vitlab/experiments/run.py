@@ -87,7 +87,7 @@ def _decide(
         raise ConfigError(f"minutes {minutes:g} is not positive")
     named = spec.name if isinstance(what, Experiment) else os.fspath(what)
     chosen = given or (SMOKE_DATA if smoke else DATA)
-    if chosen not in DATASETS:
+    if chosen not in DATASETS and os.path.exists(os.path.expanduser(chosen)):
         chosen = os.path.abspath(os.path.expanduser(chosen))
     return Record(
         experiment=spec,
