@@ -210,7 +210,7 @@ def draw_gradients(found: Findings) -> Any:
         steps, norms = results[0].probes["gradient_step"], results[0].probes["gradient"]
         right.plot(*_thinned(steps, norms), **look)
     left.set_xlabel("block")
-    left.set_ylabel("norm of the gradient, first step")
+    left.set_ylabel("norm of the gradient before step 1")
     right.set_xlabel("step (seed 0)")
     right.set_ylabel("norm of the whole gradient, before clipping")
     for axes in (left, right):

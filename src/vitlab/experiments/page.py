@@ -33,8 +33,9 @@ CAPTIONS = {
         "black is what the conclusion claims; hollow and grey is left open."
     ),
     "gradients": (
-        "Left: the norm of the gradient of each encoder block before the first update. Right: that "
-        "of the whole gradient in the course of training."
+        "Left: the norm of the gradient of each encoder block before the first update, with a head "
+        "drawn at random (one of zeros passes none on). Right: that of the whole gradient in the "
+        "course of training."
     ),
     "cost": "Time and memory of one update at the batch size of the training, data included.",
 }

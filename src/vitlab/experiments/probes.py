@@ -5,10 +5,13 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from vitlab.data.datasets import DataSource
+from vitlab.data.random import seed_for
 from vitlab.tasks.job import Job, Watcher
 from vitlab.tasks.report.write import read_metrics
 from vitlab.tasks.run_folder import read_plan
@@ -16,6 +19,7 @@ from vitlab.train.memory import PeakMemory
 from vitlab.train.step import backward, train_step
 
 BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
+HEAD_STD = 0.02
 UPDATES, SMOKE_UPDATES = 7, 1
 """Timed, after one that is not."""
 
@@ -29,19 +33,24 @@ def probe(
         return found
     job = Job.prepare(read_plan(run), run, source, watcher=Watcher())
     try:
-        if "gradients" in names:
-            found["gradient_of_block"] = first_gradients(job)
-            found["gradient_step"], found["gradient"] = logged_gradients(run)
         if "cost" in names:
             found["bytes"] = [float(peak_bytes(job))]
             found["seconds"] = [step_seconds(job, SMOKE_UPDATES if smoke else UPDATES)]
+        if "gradients" in names:
+            found["gradient_of_block"] = first_gradients(job)
+            found["gradient_step"], found["gradient"] = logged_gradients(run)
     finally:
         job.loader.close()
     return found
 
 
 def first_gradients(job: Job) -> list[float]:
-    """Norm of the gradient of each encoder block's parameters, in the first step."""
+    """Norm of the gradient of each encoder block's parameters, before the first step.
+
+    The head is drawn at random: one of zeros, as training begins with, passes no gradient on.
+    """
+    torch.manual_seed(seed_for(job.plan.train.seed, "probe"))
+    nn.init.normal_(cast(Any, job.state.model).head.weight, std=HEAD_STD)
     job.state.model.train()
     backward(job.state, job.loader.batch(0), job.plan.train, job.aim.goal.loss)
     squares: dict[int, Tensor] = {}

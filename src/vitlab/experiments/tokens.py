@@ -66,8 +66,8 @@ CLASS_TOKEN = Experiment(
     title="Class token or pooling",
     question="Does reading a class token beat averaging the patches, or is it the learning rate?",
     paper=(
-        "Appendix D.3: averaging the patches first performed very poorly. Neither the missing token "
-        "nor the averaging was the reason, but the learning rate: each works at a rate of its own."
+        "Appendix D.3: averaging the patches first performed very poorly. Neither the missing "
+        "token nor the averaging was the reason, but the learning rate: each works at its own."
     ),
     changes={**SMALL_VIT, "optimizer.name": "adamw", "optimizer.weight_decay": 0.05},
     minutes=4,
