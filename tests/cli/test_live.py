@@ -6,7 +6,11 @@ import pytest
 from rich.console import Console
 
 from vitlab.cli.live import LiveView
+from vitlab.tasks.run_folder import Plan
+from vitlab.train.config import TrainConfig
 from vitlab.train.log import Metric
+
+SIZE = {"image_size": (32, 32)}
 
 
 @pytest.fixture
@@ -39,6 +43,20 @@ def test_the_speed_is_that_of_learning_alone(clock: list[float]) -> None:
     assert stream.getvalue().splitlines()[-1] == (
         "step 4 of 40: loss 1.500, held-out accuracy 25.0%, 5 images/s"
     )
+
+
+def test_small_images_are_less_of_the_work(clock: list[float]) -> None:
+    stream = io.StringIO()
+    view = LiveView(Console(file=stream), None)
+    train = TrainConfig(small_sizes=(16,), small_until=(0.5,), batch_size=10)
+    view.begin(Plan(recipe="r", data="d", train=train, model=SIZE, steps=40, command="c"))
+    clock[0] += 3.0
+    for step in (0, 10):
+        view.metric(metric(step, "train", "loss", 1.5))
+        clock[0] += 30.0
+    view.metric(metric(10, "train", "lr", 0.5))
+    # A minute for a quarter of the steps, at a quarter of the pixels, which is a tenth of the work.
+    assert stream.getvalue().splitlines()[-1].endswith(", 9.0 min left")
 
 
 def test_the_first_look_is_told_now_and_then(clock: list[float]) -> None:

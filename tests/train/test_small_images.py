@@ -40,7 +40,10 @@ def test_stages_follow_each_other() -> None:
     assert size_at(TrainConfig(), 0, 10) is None
     expected = 0.3 * 0.25 + 0.3 * 0.5625 + 0.4
     assert share_of_pixels(STAGES, 32) == pytest.approx(expected)
+    assert share_of_pixels(STAGES, 32, done=0.45) == pytest.approx(0.3 * 0.25 + 0.15 * 0.5625)
+    assert share_of_pixels(STAGES, 32, done=0.1) == pytest.approx(0.1 * 0.25)
     assert share_of_pixels(TrainConfig(), 32) == 1.0
+    assert share_of_pixels(TrainConfig(), 32, done=0.3) == 0.3
 
 
 def test_images_shrink_without_aliasing() -> None:

@@ -1,7 +1,7 @@
 """How a training run goes: a live line on a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
@@ -32,6 +32,7 @@ class LiveView:
         self._task: TaskID | None = None
         self._values: dict[str, float] = {}
         self._steps = self._batch = 0
+        self._work: Callable[[float], float] = float
         self._start: tuple[float, int] | None = None
         self._last: tuple[float, int] | None = None
         self._learned, self._learning = 0, 0.0
@@ -47,7 +48,9 @@ class LiveView:
         now = time.monotonic()
         if self._looking is None:
             name = "looking at the images"
-            task = None if self._bar is None else self._bar.add_task(name, total=total)
+            task = None
+            if self._bar is not None:
+                task = self._bar.add_task(name, total=total, count=f"{total:,} files")
             self._looking, self._shown = (now, task), now
         start, task = self._looking
         if self._bar is not None and task is not None:
@@ -60,11 +63,12 @@ class LiveView:
         """Say what is going to happen."""
         train = plan.train
         self._steps, self._batch = plan.steps, train.batch_size
+        self._work = _work_of(plan)
         self._say(
             f"{train.model} on {plan.data}: {plan.steps:,} steps of {train.batch_size} images"
         )
         if self._bar is not None:
-            self._task = self._bar.add_task("", total=plan.steps)
+            self._task = self._bar.add_task("", total=1.0, count=f"0/{plan.steps:,}")
 
     def metric(self, metric: "Metric") -> None:
         """Take in one number of the log."""
@@ -79,7 +83,9 @@ class LiveView:
         self._last = (now, step)
         text = self._line()
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=step, description=text)
+            count = f"{step:,}/{self._steps:,}"
+            done = self._worked(step)
+            self._bar.update(self._task, completed=done, description=text, count=count)
         elif metric["split"] == "validation" and metric["name"] in WATCHED:
             self._say(f"step {step:,} of {self._steps:,}: {text}")
         elif now - self._shown > PLAIN_EVERY:
@@ -99,11 +105,27 @@ class LiveView:
     def _estimate(self, now: float, step: int) -> str:
         if self._start is None or step <= self._start[1]:
             return ""
-        return _minutes((self._steps - step) * (now - self._start[0]) / (step - self._start[1]))
+        before, done = self._worked(self._start[1]), self._worked(step)
+        return _minutes((1 - done) * (now - self._start[0]) / (done - before))
+
+    def _worked(self, step: int) -> float:
+        return self._work(step / self._steps)
 
     def _say(self, text: str) -> None:
         self._shown = time.monotonic()
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _work_of(plan: "Plan") -> Callable[[float], float]:
+    """Part of the work by part of the steps: small images are less of it."""
+    if not plan.train.small_sizes:
+        return float
+    from vitlab.models.config import pair
+    from vitlab.train.small_images import share_of_pixels
+
+    full = min(pair(plan.model["image_size"]))
+    whole = share_of_pixels(plan.train, full)
+    return lambda done: share_of_pixels(plan.train, full, done=done) / whole
 
 
 def _minutes(seconds: float) -> str:
@@ -119,7 +141,7 @@ def live_view(stream: IO[str]) -> Iterator[LiveView]:
         return
     columns = (
         BarColumn(),
-        TextColumn("{task.completed:,}/{task.total:,}"),
+        TextColumn("{task.fields[count]}"),
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )

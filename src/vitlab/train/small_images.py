@@ -29,13 +29,13 @@ def scaled(shape: tuple[int, ...], size: int) -> tuple[int, int]:
     return round(height * size / shorter), round(width * size / shorter)
 
 
-def share_of_pixels(config: TrainConfig, full: int) -> float:
-    """Pixels that a run sees, of those it would see if no image were smaller."""
+def share_of_pixels(config: TrainConfig, full: int, *, done: float = 1.0) -> float:
+    """Pixels seen when this part of the steps is done, of those of a run with whole images."""
     share, before = 0.0, 0.0
     for size, until in zip(config.small_sizes, config.small_until, strict=True):
-        share += (until - before) * (size / full) ** 2
+        share += (min(until, done) - min(before, done)) * (size / full) ** 2
         before = until
-    return share + 1.0 - before
+    return share + done - min(before, done)
 
 
 def check_small_sizes(model: nn.Module, config: TrainConfig) -> None:
