@@ -113,7 +113,7 @@ class Lab:
         for arm in self.experiment.arms:
             settings = self.settings(arm, 0)
             if arm.how == "train":
-                cost(model_config(self.plan(arm, settings)))
+                self.plan(arm, settings)
             else:
                 override(TrainConfig(), split_changes(settings)[0])
 
