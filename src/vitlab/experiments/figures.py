@@ -126,7 +126,9 @@ def _draw_arms(found: Findings) -> Any:
         )
     axes.set_yticks(rows, [_short(found.experiment.arm(name).shown) for name in known])
     axes.set_ylim(len(known) - 0.5, -0.5)
-    axes.set_xlabel(f"{measure(found)}: mean, deviation and single seeds")
+    several = any(len(summary.values) > 1 for summary in known.values())
+    spread = ": mean, deviation and single seeds" if several else ", one seed"
+    axes.set_xlabel(f"{measure(found)}{spread}")
     axes.grid(axis="x", color=FAINT, linewidth=0.7)
     axes.tick_params(left=False)
     return figure

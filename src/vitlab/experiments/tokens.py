@@ -17,15 +17,10 @@ SMALL_VIT: dict[str, Any] = {
 
 
 def _position(
-    kind: str, title: str, at: str = "stem", against: tuple[str, ...] = ("none", "1d")
+    name: str, title: str, kind: str, at: str = "stem", against: tuple[str, ...] = ("none", "1d")
 ) -> Arm:
-    where = {"every_layer": "-every-layer", "shared_layers": "-shared"}.get(at, "")
-    return Arm(
-        name=f"{title.split(',')[0].lower().replace(' ', '-')}{where}",
-        title=title,
-        changes={"model.position": kind, "model.position_at": at},
-        against=against,
-    )
+    changes = {"model.position": kind, "model.position_at": at}
+    return Arm(name=name, title=title, changes=changes, against=against)
 
 
 POSITION = Experiment(
@@ -41,16 +36,16 @@ POSITION = Experiment(
     minutes=4,
     matched="steps",
     arms=(
-        _position("learned1d", "1D", against=("none",)),
-        _position("none", "None", against=()),
-        _position("learned2d", "2D"),
-        _position("relative", "Relative"),
-        _position("sincos2d", "Sine and cosine"),
-        _position("rope", "Rotary"),
-        _position("learned1d", "1D, every layer", at="every_layer"),
-        _position("learned1d", "1D, shared by all layers", at="shared_layers"),
-        _position("learned2d", "2D, every layer", at="every_layer"),
-        _position("learned2d", "2D, shared by all layers", at="shared_layers"),
+        _position("1d", "1-D", "learned1d", against=("none",)),
+        _position("none", "no positions", "none", against=()),
+        _position("2d", "2-D", "learned2d"),
+        _position("relative", "relative", "relative"),
+        _position("sincos", "sine and cosine", "sincos2d"),
+        _position("rotary", "rotary", "rope"),
+        _position("1d-every", "1-D, every layer", "learned1d", "every_layer"),
+        _position("1d-shared", "1-D, shared by all layers", "learned1d", "shared_layers"),
+        _position("2d-every", "2-D, every layer", "learned2d", "every_layer"),
+        _position("2d-shared", "2-D, shared by all layers", "learned2d", "shared_layers"),
     ),
 )
 
