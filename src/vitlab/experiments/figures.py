@@ -24,7 +24,7 @@ from vitlab.tasks.figures.style import (
 
 ROW = 0.27
 """Inches of a line of text beside a figure."""
-LONGEST = 34
+LONGEST = 42
 """Letters of an arm's title beside a figure."""
 
 

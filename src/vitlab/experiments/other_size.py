@@ -11,7 +11,7 @@ from vitlab.errors import ConfigError
 from vitlab.evaluate.classify import collect
 from vitlab.experiments.spec import Arm
 from vitlab.inference.classifier import Classifier, load
-from vitlab.models.flops import cost
+from vitlab.models.flops import Cost, cost
 from vitlab.models.registry import create_model
 from vitlab.tasks.job_machine import best_device
 from vitlab.weights.bundle import is_bundle, save_bundle
@@ -52,8 +52,8 @@ def start_at(run: Path, arm: Arm, seed: int, folder: Path) -> Path:
     return place
 
 
-def judge_at(run: Path, arm: Arm, seed: int, source: DataSource) -> tuple[tuple[bool, ...], int]:
-    """Which test images are told right at the arm's size, and the FLOPs of one of them."""
+def judge_at(run: Path, arm: Arm, seed: int, source: DataSource) -> tuple[tuple[bool, ...], Cost]:
+    """Which test images are told right at the arm's size, and what the model costs."""
     classifier = at_size(run, arm, seed)
     assert source.open_test is not None
     device = best_device()
@@ -67,4 +67,4 @@ def judge_at(run: Path, arm: Arm, seed: int, source: DataSource) -> tuple[tuple[
     )
     outcome = collect(classifier.model.to(device), batches)
     assert outcome.right is not None
-    return outcome.right, cost(classifier.model).flops
+    return outcome.right, cost(classifier.model)

@@ -24,6 +24,7 @@ EXTRA = """
 .open { color: var(--quiet); }
 .scroll { overflow-x: auto; margin-bottom: 12px; }
 .arms td { overflow-wrap: normal; }
+.arms td:first-child { min-width: 150px; }
 .arms .what { font-size: 12px; color: var(--quiet); overflow-wrap: anywhere; min-width: 150px; }
 """
 CAPTIONS = {

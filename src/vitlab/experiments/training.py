@@ -114,10 +114,7 @@ def _few_shot(lab: Lab, found: Result, model: Path) -> Result:
 
 
 def _test(lab: Lab, arm: Arm, seed: int) -> Result:
-    run = _start(lab, arm, seed)
-    before = read_result(run)
-    assert before is not None
-    right, forward = judge_at(run, arm, seed, lab.source)
+    right, size = judge_at(_start(lab, arm, seed), arm, seed, lab.source)
     return Result(
         arm=arm.name,
         seed=seed,
@@ -125,6 +122,6 @@ def _test(lab: Lab, arm: Arm, seed: int) -> Result:
         held_out=None,
         images=len(right),
         right=pack(right),
-        parameters=before.parameters,
-        forward=forward,
+        parameters=size.parameters,
+        forward=size.flops,
     )
