@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitlab.errors import VitlabError as VitlabError
+    from vitlab.experiments.run import experiment as experiment
     from vitlab.inference.classifier import load as load
     from vitlab.models.config import ViTConfig as ViTConfig
     from vitlab.models.summary import summary as summary
@@ -38,6 +39,7 @@ _HOMES = {
     "create_model": "vitlab.weights.create",
     "dot_product_attention": "vitlab.nn.attention",
     "evaluate": "vitlab.tasks.evaluate",
+    "experiment": "vitlab.experiments.run",
     "export": "vitlab.tasks.export",
     "fewshot": "vitlab.tasks.fewshot",
     "figures": "vitlab.tasks.figures.job",

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from vitlab.errors import ConfigError, suggest
 
 T = TypeVar("T")
+_KNOWN: dict[type[Any], dict[str, Any]] = {}
+"""Hints that were found before: finding them takes long."""
 WORDS = {"none": None, "null": None, "true": True, "false": False}
 
 
@@ -56,8 +58,10 @@ def _plain(value: Any) -> Any:
 
 def _hints(cls: type[Any]) -> dict[str, Any]:
     """Type hints of the fields that the constructor takes."""
-    hints = get_type_hints(cls)
-    return {field.name: hints[field.name] for field in fields(cls) if field.init}
+    if cls not in _KNOWN:
+        hints = get_type_hints(cls)
+        _KNOWN[cls] = {field.name: hints[field.name] for field in fields(cls) if field.init}
+    return _KNOWN[cls]
 
 
 def _hint(cls: type[Any], name: str, key: str) -> Any:

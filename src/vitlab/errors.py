@@ -87,6 +87,14 @@ class Disagrees(Exception):
     """An exported model whose answers are not those of the model; no mistake of the user's."""
 
 
+class ExperimentStopped(Exception):
+    """An experiment that was asked to stop; what is finished and begun is kept."""
+
+    def __init__(self, signal: int, done: int, total: int) -> None:
+        super().__init__(f"stopped after {done} of {total} trainings; the state is saved")
+        self.signal = signal
+
+
 class MissingExtra(VitlabError):
     """An optional dependency that is not installed."""
 

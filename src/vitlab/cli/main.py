@@ -14,6 +14,7 @@ from vitlab.cli.convert import convert
 from vitlab.cli.data import data
 from vitlab.cli.demo import demo
 from vitlab.cli.evaluate import evaluate
+from vitlab.cli.experiment import experiment
 from vitlab.cli.explain import explain
 from vitlab.cli.export import export
 from vitlab.cli.features import features
@@ -37,7 +38,7 @@ app = typer.Typer(
 )
 for command in (
     *(models, summary, train, finetune, predict, evaluate, features, similar, fewshot),
-    *(explain, figures, walkthrough),
+    *(explain, figures, walkthrough, experiment),
     *(benchmark, info, convert, export, push, pull, demo),
 ):
     app.command()(command)

@@ -13,7 +13,7 @@ from vitlab.config import to_dict
 from vitlab.data.images import Labels
 from vitlab.errors import InputError
 from vitlab.evaluate.calibration import Reliability, Temperature, reliability
-from vitlab.evaluate.metrics import ClassMetrics, Tally, mean_over_classes, per_class, wilson
+from vitlab.evaluate.metrics import ClassMetrics, Tally, mean_over_classes, per_class, ranks, wilson
 from vitlab.models.vit import logits_of
 
 Batches = Iterable[tuple[Tensor, Tensor, Tensor]]
@@ -33,6 +33,13 @@ class Outcome:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def right(self) -> tuple[bool, ...] | None:
+        """Whether the first guess is right, image by image; None where there is no one label."""
+        if self.labels.ndim != 1:
+            return None
+        return tuple((ranks(self.logits, self.labels) == 0).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,8 @@ class Run:
     report: Path
     compute: Compute
     """What the training cost."""
+    right: tuple[bool, ...] | None
+    """Whether the first guess was right, image by image; None where images have no one class."""
 
     @property
     def bundle(self) -> Path:
@@ -96,6 +98,7 @@ class Trained:
             metrics=metrics,
             report=report,
             compute=self._compute(),
+            right=outcome.right,
         )
 
     @property

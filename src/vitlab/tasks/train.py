@@ -58,7 +58,7 @@ def train(
         check_new(folder)
         with looking(watcher.files):
             data, source = open_new(data, download=download, changes=wanted)
-        plan = replace(_decide(recipe, data, source, folder, given), licence=licence)
+        plan = replace(decide(recipe, data, source, folder, given), licence=licence)
     with looking(watcher.files):
         job = Job.prepare(
             plan, folder, source, known=known, watcher=watcher, auto=auto and not resume
@@ -99,7 +99,7 @@ def _channels(changes: Mapping[str, Any]) -> int | None:
     return parse(ViTConfig, "channels", found) if isinstance(found, str) else found
 
 
-def _decide(
+def decide(
     recipe: str | TrainConfig,
     data: str,
     source: DataSource,

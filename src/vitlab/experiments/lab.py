@@ -1,0 +1,160 @@
+"""Where an experiment happens: its data and budget, and from these the settings of a training."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitlab.config import from_dict, override, to_dict
+from vitlab.data.datasets import DataSource
+from vitlab.experiments.spec import Arm, Experiment
+from vitlab.files import write_json
+from vitlab.models.cnn_config import ResNetConfig
+from vitlab.models.config import ViTConfig
+from vitlab.models.flops import cost, without_memory
+from vitlab.models.variants import ModelConfig
+from vitlab.tasks.job import model_config
+from vitlab.tasks.run_folder import Plan
+from vitlab.tasks.train import decide, split_changes
+from vitlab.train.config import TrainConfig
+from vitlab.train.learning import passes
+from vitlab.train.optim import optimizer_flops
+
+FEWEST = 10
+"""Images of a class that a share of the data has at least: some of them are held out."""
+SMOKE: dict[str, Any] = {
+    "budget": 2.0,
+    "budget_in": "steps",
+    "batch_size": 10,
+    "evaluations": 1,
+    "ema": 0.0,
+    "checkpoint_every": 1000,
+}
+SMOKE_IMAGES = 30
+"""Of each class, to learn from."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Anchor:
+    """What the budget bought the first training: the others take as many steps or FLOPs."""
+
+    steps: float
+    flops: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """An experiment with everything that its trainings have in common."""
+
+    experiment: Experiment
+    folder: Path
+    data: str
+    source: DataSource
+    smallest_class: int
+    """Training images of the class that has fewest."""
+    minutes: float | None
+    smoke: bool
+
+    def place(self, arm: str, seed: int) -> Path:
+        """The folder of one training."""
+        return self.folder / "arms" / arm / f"seed-{seed}"
+
+    def settings(self, arm: Arm, seed: int) -> dict[str, Any]:
+        """Changes of the recipe for one training, but for its budget; as small as can be to try."""
+        changes = {**self._shared(arm), **arm.changes, "seed": seed}
+        count = self.images_per_class(arm)
+        if count is not None:
+            changes["images_per_class"] = count
+        if not self.smoke:
+            return changes
+        small = shrunk(model_config(self.plan(arm, changes))) if arm.how == "train" else {}
+        return {**changes, **small, **SMOKE}
+
+    def _shared(self, arm: Arm) -> Mapping[str, Any]:
+        """Of a model that starts from another the weights decide what it is."""
+        if arm.how == "train":
+            return self.experiment.changes
+        return {k: v for k, v in self.experiment.changes.items() if k.split(".")[0] != "model"}
+
+    def images_per_class(self, arm: Arm) -> int | None:
+        """How many the arm learns from; None: all."""
+        most = min(self.smallest_class, SMOKE_IMAGES) if self.smoke else self.smallest_class
+        if arm.share == 1 and not self.smoke:
+            return None
+        return min(max(round(arm.share * most), FEWEST), most)
+
+    def budget(self, arm: Arm, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """How long the training lasts, as changes of its recipe."""
+        if self.smoke:
+            return {}
+        anchor = None if self.experiment.matched == "minutes" else self.anchor
+        if anchor is None:
+            return self._own_budget(arm, settings)
+        steps = anchor.steps
+        if self.experiment.matched == "compute" and arm.how == "train":
+            steps = anchor.flops / flops_per_step(self.plan(arm, settings))
+        return {"budget": float(max(round(arm.budget * steps), 1)), "budget_in": "steps"}
+
+    def _own_budget(self, arm: Arm, settings: Mapping[str, Any]) -> dict[str, Any]:
+        if self.minutes is not None:
+            return {"budget": arm.budget * self.minutes, "budget_in": "minutes"}
+        config = self.plan(arm, settings).train if arm.how == "train" else TrainConfig()
+        return {"budget": arm.budget * config.budget, "budget_in": config.budget_in}
+
+    def plan(self, arm: Arm, settings: Mapping[str, Any]) -> Plan:
+        """What a training anew would do; an error where the settings mean nothing."""
+        return decide(self.experiment.recipe, self.data, self.source, self.folder, dict(settings))
+
+    def check(self) -> None:
+        """Refuse settings that mean nothing, before the first training."""
+        for arm in self.experiment.arms:
+            settings = self.settings(arm, 0)
+            if arm.how == "train":
+                self.plan(arm, settings)
+            else:
+                override(TrainConfig(), split_changes(settings)[0])
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """Known from the moment on at which the first training has its number of steps."""
+        path = self.folder / "anchor.json"
+        return from_dict(Anchor, json.loads(path.read_text())) if path.is_file() else None
+
+    def drop_anchor(self, arm: Arm, plan: Plan) -> None:
+        """Keep what the budget bought the first training."""
+        wanted = self.experiment.matched != "minutes" and not self.smoke
+        if wanted and self.anchor is None and arm.how == "train":
+            steps = plan.steps / arm.budget
+            anchor = Anchor(steps=steps, flops=steps * flops_per_step(plan))
+            write_json(self.folder / "anchor.json", to_dict(anchor))
+
+
+def flops_per_step(plan: Plan) -> float:
+    """Of one update with whole images, as the log of a training counts them."""
+    model, _ = without_memory(model_config(plan))
+    each = passes(plan.train, head_alone=False) * cost(model_config(plan)).flops
+    return plan.train.batch_size * each + optimizer_flops(model, plan.train.optimizer)
+
+
+def shrunk(config: ModelConfig) -> dict[str, Any]:
+    """Changes that leave a model what it is and make it cost nearly nothing."""
+    if isinstance(config, ViTConfig):
+        return {
+            "model.width": 16,
+            "model.heads": 2,
+            "model.mlp_width": 24,
+            "model.depth": min(config.depth, 1 + (config.pool_after or 1)),
+            "model.conv_widths": [8] * len(config.conv_widths),
+        }
+    if isinstance(config, ResNetConfig):
+        return {"model.width": 4, "model.layers": [1] * len(config.layers)}
+    return {}
+
+
+def smallest_class(source: DataSource) -> int:
+    """Training images of the class that has fewest."""
+    labels = source.open_train().labels
+    return int(torch.bincount(labels, minlength=len(source.labels)).min())

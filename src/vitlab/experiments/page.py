@@ -1,0 +1,248 @@
+"""The page of an experiment: question, conclusion, figures, every arm, and how to do it again."""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from vitlab import __version__
+from vitlab.experiments.conclusion import amount, points
+from vitlab.experiments.figures import measure
+from vitlab.experiments.findings import Findings
+from vitlab.experiments.spec import Arm
+from vitlab.experiments.statistics import Difference
+from vitlab.tasks.report.markup import Html, element
+from vitlab.tasks.report.numbers import duration, in_pflops, percent, short
+from vitlab.tasks.report.style import STYLE
+
+EXTRA = """
+.conclusion { font-size: 16px; }
+.conclusion li { margin: 0 0 6px; max-width: 84ch; }
+.drawing { background: #ffffff; border-radius: 12px; padding: 14px; border: 1px solid var(--rule); }
+.drawing img { display: block; margin: 0 auto; max-width: 100%; height: auto; }
+.better { color: var(--blue); font-weight: 600; }
+.worse { color: var(--orange); font-weight: 600; }
+.open { color: var(--quiet); }
+.scroll { overflow-x: auto; margin-bottom: 12px; }
+.arms td { overflow-wrap: normal; }
+.arms td:first-child { min-width: 150px; }
+.arms .what { font-size: 12px; color: var(--quiet); overflow-wrap: anywhere; min-width: 150px; }
+"""
+CAPTIONS = {
+    "accuracy": "What the arms came to. Bars are the standard deviation over seeds.",
+    "differences": (
+        "How much better each arm is than the one it is compared with. Filled in blue, orange or "
+        "black is what the conclusion claims; hollow and grey is left open."
+    ),
+    "gradients": (
+        "Left: the norm of the gradient of each encoder block before the first update, with a head "
+        "drawn at random (one of zeros passes none on). Right: that of the whole gradient in the "
+        "course of training."
+    ),
+    "cost": "Time and memory of one update at the batch size of the training, data included.",
+}
+Heads = Sequence[tuple[str, str | None]]
+"""Names of columns, and the class of their cells."""
+MATCHED = {
+    "minutes": "the same minutes for every training",
+    "steps": "as many steps for every training as the minutes bought the first",
+    "compute": "as much compute for every training as the minutes bought the first",
+}
+
+
+def render(found: Findings, figures: Mapping[str, bytes]) -> str:
+    """The whole page, with everything it needs inside; `figures` are SVG files by name."""
+    title = f"{found.experiment.title} · {found.record.data.rsplit('/', 1)[-1]}"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        element("style", Html(STYLE + EXTRA)),
+    )
+    header = element(
+        "header",
+        element("p", "vitlab experiment", class_="over"),
+        element("h1", found.experiment.title),
+        element("p", found.experiment.question, class_="quiet")
+        if found.experiment.question
+        else None,
+    )
+    footer = element("footer", f"Made by vitlab {__version__}.")
+    body = element("body", element("main", header, *_sections(found, figures), footer))
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _sections(found: Findings, figures: Mapping[str, bytes]) -> Iterator[Html]:
+    yield element("section", *_tiles(found), class_="tiles")
+    if found.record.smoke:
+        words = "This was a trial with tiny models and a few steps: its numbers mean nothing."
+        yield _section("Only a trial", element("p", element("b", words)))
+    yield _section("What the numbers say", _conclusion(found))
+    if figures:
+        drawn = (_drawing(name.removesuffix(".svg"), content) for name, content in figures.items())
+        yield element("section", *drawn)
+    yield _section("Arms", _arms(found))
+    if found.differences:
+        yield _section(
+            "Differences", _differences(found), element("p", _how(found), class_="quiet")
+        )
+    if found.experiment.paper:
+        yield _section("What the paper found", element("p", found.experiment.paper))
+    if found.failures:
+        yield _section("What failed", _failures(found))
+    yield _section("Every training", _trainings(found))
+    yield _section("How to do it again", element("pre", element("code", found.record.command)))
+
+
+def _section(title: str, *content: Html) -> Html:
+    return element("section", element("h2", title), *content)
+
+
+def _tiles(found: Findings) -> Iterator[Html]:
+    done, record = len(found.results), found.record
+    minutes = sum(result.minutes for result in found.results)
+    flops = 1e15 * sum(result.pflops for result in found.results)
+    tiles = [
+        ("arms", str(len(found.experiment.arms))),
+        ("seeds", str(record.seeds)),
+        ("trainings done", f"{done} of {found.trainings}"),
+        ("data", record.data.rsplit("/", 1)[-1]),
+        ("training time in all", duration(60 * minutes)),
+        ("compute in all", in_pflops(flops)),
+    ]
+    for name, value in tiles:
+        yield element("div", element("b", value), element("span", name), class_="tile")
+
+
+def _conclusion(found: Findings) -> Html:
+    sentences = found.conclusion
+    if not sentences:
+        return element("p", "Nothing can be compared yet.")
+    return element("ul", *(element("li", text) for text in sentences), class_="conclusion")
+
+
+def _drawing(name: str, content: bytes) -> Html:
+    picture = f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
+    caption = CAPTIONS[name]
+    drawing = element("div", element("img", src=picture, alt=caption), class_="drawing")
+    return element("figure", drawing, element("figcaption", caption))
+
+
+def _arms(found: Findings) -> Html:
+    heads = (
+        *(("arm", None), ("settings", None), ("seeds", "number"), ("held out", "number")),
+        *((measure(found).replace(" in %", ""), "number"), ("deviation", "number")),
+        *(("steps", "number"), ("compute", "number"), ("time", "number"), ("parameters", "number")),
+        ("FLOPs per image", "number"),
+    )
+    rows = []
+    for arm in found.experiment.arms:
+        known = found.summaries.get(arm.name)
+        cells = [element("td", arm.shown), element("td", _settings(arm), class_="what")]
+        if known is None:
+            cells += [element("td", "no result", colspan=len(heads) - 2, class_="quiet")]
+        else:
+            numbers = (
+                str(len(known.values)),
+                percent(known.held_out),
+                percent(known.mean, 2),
+                "–" if known.deviation is None else f"{100 * known.deviation:.2f}",
+                f"{known.steps:,.0f}",
+                in_pflops(1e15 * known.pflops) if known.pflops else "–",
+                duration(60 * known.minutes) if known.minutes else "–",
+                short(known.parameters),
+                short(known.forward),
+            )
+            cells += [element("td", text, class_="number") for text in numbers]
+        rows.append(element("tr", *cells))
+    return _table(heads, rows, "list arms")
+
+
+def _settings(arm: Arm) -> str:
+    """What is different about an arm."""
+    parts = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in arm.changes.items()]
+    if arm.how != "train":
+        size = f" at {arm.image_size} pixels" if arm.image_size else ""
+        word = {"tune": "fine-tuned from", "test": "judged as is:"}[arm.how]
+        parts.insert(0, f"{word} {arm.start}{size}, positions {arm.positions}")
+    if arm.share != 1:
+        parts.append(f"{arm.share:.3g} of the training images")
+    if arm.budget != 1:
+        parts.append(f"{arm.budget:g} of the budget")
+    return ", ".join(parts) or "the base"
+
+
+def _differences(found: Findings) -> Html:
+    heads = (
+        *(("arm", None), ("against", None), ("points", "number"), ("95 % interval", "number")),
+        *(("seeds", "number"), ("conclusion", None)),
+    )
+    rows = (_difference(found, item) for item in found.differences)
+    return _table(heads, rows, "list")
+
+
+def _difference(found: Findings, item: Difference) -> Html:
+    arm, other = (found.experiment.arm(name) for name in (item.arm, item.against))
+    names = (arm.shown, other.shown)
+    if item.chosen:
+        names = (f"best of {arm.series}: {arm.shown}", f"best of {other.series}: {other.shown}")
+    span = "–"
+    if item.low is not None and item.high is not None:
+        span = f"{points(item.low)} to {points(item.high)}"
+    return element(
+        "tr",
+        *(element("td", name) for name in names),
+        element("td", points(item.mean), class_="number"),
+        element("td", span, class_="number"),
+        element("td", str(item.seeds), class_="number"),
+        element("td", item.verdict, class_=item.verdict),
+    )
+
+
+def _how(found: Findings) -> str:
+    margin = amount(found.experiment.margin)
+    budget = "a few steps" if found.record.smoke else MATCHED[found.experiment.matched]
+    return (
+        f"Differences are taken seed by seed, since both arms then share their held-out images; "
+        f"the interval is Student's, or with one seed a bootstrap over the test images. “Better” "
+        f"and “worse”: the interval does not cross zero. “Equal”: it lies within {margin}. "
+        f"Anything else is left open. Budget: {budget}."
+    )
+
+
+def _failures(found: Findings) -> Html:
+    rows = (
+        element("tr", element("td", name), element("td", reason))
+        for name, reason in found.failures.items()
+    )
+    return element("table", *rows, class_="list broken")
+
+
+def _trainings(found: Findings) -> Html:
+    heads = (
+        *(("arm", None), ("seed", "number"), ("value", "number"), ("steps", "number")),
+        *(("compute", "number"), ("time", "number")),
+    )
+    rows = []
+    for result in found.results:
+        arm = found.experiment.arm(result.arm)
+        page = f"arms/{result.arm}/seed-{result.seed}/report.html"
+        name = arm.shown if arm.how == "test" else element("a", arm.shown, href=page)
+        numbers = (
+            str(result.seed),
+            percent(result.value, 2),
+            f"{result.steps:,}",
+            in_pflops(1e15 * result.pflops) if result.pflops else "–",
+            duration(60 * result.minutes) if result.minutes else "–",
+        )
+        cells = (element("td", text, class_="number") for text in numbers)
+        rows.append(element("tr", element("td", name), *cells))
+    summary = element("summary", f"{len(rows)} trainings, each with a page of its own")
+    return element("details", summary, _table(heads, rows, "list"))
+
+
+def _table(heads: Heads, rows: Iterable[Html], kind: str) -> Html:
+    head = element("tr", *(element("th", name, class_=cls) for name, cls in heads))
+    table = element("table", element("thead", head), element("tbody", *rows), class_=kind)
+    return element("div", table, class_="scroll")

@@ -1,0 +1,88 @@
+"""What is measured besides: gradients of the blocks, time and memory of an update."""
+
+import re
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.data.datasets import DataSource
+from vitlab.data.random import seed_for
+from vitlab.tasks.job import Job, Watcher
+from vitlab.tasks.report.write import read_metrics
+from vitlab.tasks.run_folder import read_plan
+from vitlab.train.memory import PeakMemory
+from vitlab.train.step import backward, train_step
+
+BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
+HEAD_STD = 0.02
+UPDATES, SMOKE_UPDATES = 7, 1
+"""Timed, after one that is not."""
+
+
+def probe(
+    names: Sequence[str], run: Path, source: DataSource, smoke: bool
+) -> dict[str, list[float]]:
+    """The numbers of each probe; the model begins as the run's did."""
+    found: dict[str, list[float]] = {}
+    if not names:
+        return found
+    job = Job.prepare(read_plan(run), run, source, watcher=Watcher())
+    try:
+        if "cost" in names:
+            found["bytes"] = [float(peak_bytes(job))]
+            found["seconds"] = [step_seconds(job, SMOKE_UPDATES if smoke else UPDATES)]
+        if "gradients" in names:
+            found["gradient_of_block"] = first_gradients(job)
+            found["gradient_step"], found["gradient"] = logged_gradients(run)
+    finally:
+        job.loader.close()
+    return found
+
+
+def first_gradients(job: Job) -> list[float]:
+    """Norm of the gradient of each encoder block's parameters, before the first step.
+
+    The head is drawn at random: one of zeros, as training begins with, passes no gradient on.
+    """
+    torch.manual_seed(seed_for(job.plan.train.seed, "probe"))
+    nn.init.normal_(cast(Any, job.state.model).head.weight, std=HEAD_STD)
+    job.state.model.train()
+    backward(job.state, job.loader.batch(0), job.plan.train, job.aim.goal.loss)
+    squares: dict[int, Tensor] = {}
+    for name, parameter in job.state.model.named_parameters():
+        match = BLOCK.match(name)
+        if match is not None and parameter.grad is not None:
+            block, square = int(match[1]), parameter.grad.double().square().sum()
+            squares[block] = squares[block] + square if block in squares else square
+    job.state.model.zero_grad(set_to_none=True)
+    return [float(squares[block].sqrt()) for block in sorted(squares)]
+
+
+def logged_gradients(run: Path) -> tuple[list[float], list[float]]:
+    """Steps of the log, and the norm of the whole gradient in each, before clipping."""
+    lines = [p for p in read_metrics(run / "metrics.jsonl") if p.name == "grad_norm"]
+    return [float(point.step) for point in lines], [point.value for point in lines]
+
+
+def peak_bytes(job: Job) -> int:
+    """Most memory that the forward and backward pass of a batch hold at a time."""
+    batch = job.loader.batch(0)
+    with PeakMemory() as memory:
+        backward(job.state, batch, job.plan.train, job.aim.goal.loss)
+    job.state.model.zero_grad(set_to_none=True)
+    return memory.peak
+
+
+def step_seconds(job: Job, updates: int) -> float:
+    """Median time of an update."""
+    batch, times = job.loader.batch(0), []
+    for _ in range(1 + updates):
+        begin = time.monotonic()
+        train_step(job.state, batch, job.plan.train, lr_factor=0.0, loss_of=job.aim.goal.loss)
+        times.append(time.monotonic() - begin)
+    return statistics.median(times[1:])

@@ -1,0 +1,62 @@
+"""An experiment by name or from a TOML file."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vitlab.config import from_dict
+from vitlab.errors import ConfigError, VitlabError
+from vitlab.experiments.spec import Experiment
+from vitlab.experiments.table import TABLE, named
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def find(what: str | os.PathLike[str] | Experiment) -> Experiment:
+    """The experiment of a name, or of a file whose name ends in .toml."""
+    if isinstance(what, Experiment):
+        return what
+    text = os.fspath(what)
+    if text in TABLE or not text.endswith(".toml"):
+        return named(text)
+    return read(Path(text))
+
+
+def read(path: Path) -> Experiment:
+    """The experiment that a file describes; its name is the file's unless it says another."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: no TOML ({error})") from error
+    named_so = {"name": path.stem, "title": path.stem, **content}
+    try:
+        return from_dict(Experiment, _with_flat_changes(named_so))
+    except VitlabError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _with_flat_changes(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables inside `changes` as dotted keys: TOML writes `optimizer.lr = 1` as a table."""
+    found = dict(content)
+    if isinstance(found.get("changes"), Mapping):
+        found["changes"] = dict(_flat(found["changes"]))
+    if isinstance(found.get("arms"), list):
+        found["arms"] = [
+            _with_flat_changes(arm) if isinstance(arm, Mapping) else arm for arm in found["arms"]
+        ]
+    return found
+
+
+def _flat(changes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in changes.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,163 @@
+"""`vitlab experiment`: every arm with every seed, and what the numbers say."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from vitlab.data.datasets import DataSource, open_data
+from vitlab.errors import ConfigError, DataError, ExperimentStopped, Interrupted, VitlabError
+from vitlab.experiments.classes import halve
+from vitlab.experiments.findings import Findings
+from vitlab.experiments.folder import Record, check_folder, exact_command, working_in
+from vitlab.experiments.lab import Lab, smallest_class
+from vitlab.experiments.read import find
+from vitlab.experiments.result import Result, read_result
+from vitlab.experiments.spec import Experiment
+from vitlab.experiments.stop import StopNow, signals_raise
+from vitlab.experiments.training import complete
+from vitlab.experiments.write import write
+from vitlab.registry import DATASETS
+from vitlab.tasks.figures.style import check_matplotlib
+from vitlab.tasks.job import Watcher
+
+Watching = Callable[[str], AbstractContextManager[Watcher]]
+"""Somebody to tell how one training goes, by what it is called."""
+SMOKE_DATA, SMOKE_SEEDS = "sample", 2
+DATA = "cifar10"
+
+
+@contextmanager
+def unwatched(title: str) -> Iterator[Watcher]:
+    """Nobody looks."""
+    yield Watcher()
+
+
+def experiment(
+    what: str | os.PathLike[str] | Experiment,
+    *,
+    out: str | os.PathLike[str],
+    data: str | os.PathLike[str] | None = None,
+    seeds: int | None = None,
+    minutes: float | None = None,
+    smoke: bool = False,
+    download: bool = False,
+    watching: Watching = unwatched,
+) -> Findings:
+    """Train every arm with every seed, and write tables, figures and a page to `out`.
+
+    `what` is a name, a TOML file or an `Experiment`; `minutes` are those of one training. Called
+    again with the same arguments, it goes on where it was. With `smoke`, models and trainings are
+    as small as can be, to try it out.
+    """
+    check_matplotlib()
+    spec, folder = find(what), Path(out)
+    record = _decide(spec, what, folder, data, seeds, minutes, smoke)
+    check_folder(folder, record)
+    source = _open(record, download)
+    lab = Lab(
+        experiment=spec,
+        folder=folder,
+        data=record.data,
+        source=source,
+        smallest_class=smallest_class(source),
+        minutes=record.minutes,
+        smoke=smoke,
+    )
+    lab.check()
+    with working_in(folder, record), signals_raise():
+        return _Round(lab=lab, record=record, watching=watching).run()
+
+
+def _decide(
+    spec: Experiment,
+    what: str | os.PathLike[str] | Experiment,
+    folder: Path,
+    data: str | os.PathLike[str] | None,
+    seeds: int | None,
+    minutes: float | None,
+    smoke: bool,
+) -> Record:
+    given = None if data is None else os.fspath(data)
+    if smoke and minutes is not None:
+        raise ConfigError(f"minutes {minutes:g} and smoke: trying it out takes a few steps")
+    if seeds is not None and seeds < 1:
+        raise ConfigError(f"seeds {seeds} is not at least 1")
+    if minutes is not None and not minutes > 0:
+        raise ConfigError(f"minutes {minutes:g} is not positive")
+    named = spec.name if isinstance(what, Experiment) else os.fspath(what)
+    chosen = given or (SMOKE_DATA if smoke else DATA)
+    if chosen not in DATASETS and os.path.exists(os.path.expanduser(chosen)):
+        chosen = os.path.abspath(os.path.expanduser(chosen))
+    return Record(
+        experiment=spec,
+        data=chosen,
+        minutes=None if smoke else minutes or spec.minutes,
+        smoke=smoke,
+        seeds=seeds or (SMOKE_SEEDS if smoke else spec.seeds),
+        command=exact_command(named, folder, data=given, seeds=seeds, minutes=minutes, smoke=smoke),
+    )
+
+
+def _open(record: Record, download: bool) -> DataSource:
+    source = open_data(record.data, download=download)
+    if source.task != "single-label":
+        raise DataError(f"{source.name} is {source.task} data; valid: one class for each image")
+    if source.open_test is None:
+        raise DataError(f"{source.name} has no test images; valid: data with train and test images")
+    few_shot = record.experiment.measure == "few-shot"
+    return halve(record.data, source) if few_shot else source
+
+
+class _Round:
+    """All trainings, one seed of every arm after the other: cut short, it is still balanced."""
+
+    def __init__(self, *, lab: Lab, record: Record, watching: Watching) -> None:
+        self.lab, self.record, self.watching = lab, record, watching
+        self.failures: dict[str, str] = {}
+
+    def run(self) -> Findings:
+        """Do what is left; results are written after each seed, and when it is stopped."""
+        try:
+            for seed in range(self.record.seeds):
+                for arm in self.lab.experiment.arms:
+                    self._complete(arm.name, seed)
+                write(self._findings())
+        except (Interrupted, StopNow) as stop:
+            found = self._findings()
+            if found.results:
+                write(found)
+            raise ExperimentStopped(stop.signal, len(found.results), found.trainings) from None
+        return self._findings()
+
+    def _complete(self, arm: str, seed: int) -> None:
+        place = self.lab.experiment.by_name[arm]
+        number = seed * len(self.lab.experiment.arms) + list(self.lab.experiment.by_name).index(arm)
+        total = self.record.seeds * len(self.lab.experiment.arms)
+        if read_result(self.lab.place(arm, seed)) is not None:
+            return
+        try:
+            with self.watching(f"[{number + 1} of {total}] {place.shown}, seed {seed}") as watcher:
+                complete(self.lab, place, seed, watcher)
+        except Interrupted:
+            raise
+        except VitlabError as error:
+            self.failures[f"{arm}, seed {seed}"] = " ".join(str(error).split())
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            self.failures[f"{arm}, seed {seed}"] = " ".join(reason.split())
+
+    def _findings(self) -> Findings:
+        return Findings(
+            record=self.record,
+            folder=self.lab.folder,
+            results=tuple(self._results()),
+            failures=dict(self.failures),
+        )
+
+    def _results(self) -> Iterator[Result]:
+        for seed in range(self.record.seeds):
+            for arm in self.lab.experiment.arms:
+                result = read_result(self.lab.place(arm.name, seed))
+                if result is not None:
+                    yield result

@@ -1,0 +1,157 @@
+"""An experiment as data: arms that differ from a base recipe, and what is compared with what."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vitlab.errors import ConfigError, UnknownName
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""An arm's name is a folder's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arm:
+    """One way to train, repeated over seeds."""
+
+    name: str
+    title: str = ""
+    """In tables and figures; empty: the name."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Dotted fields of the recipe, as `vitlab train --set` takes them."""
+    against: tuple[str, ...] = ()
+    """The arms that this one is compared with."""
+    series: str = ""
+    """Arms of a series are joined by a line in the figure, and compared by the best of them."""
+    x: float | None = None
+    """Where the arm stands on the figure's horizontal axis."""
+    budget: float = 1.0
+    """Part of the experiment's budget, or a multiple of it."""
+    share: float = 1.0
+    """Part of the training images of each class that it learns from."""
+    how: Literal["train", "tune", "test"] = "train"
+    """Train anew; fine-tune what `start` came to; or judge that as it is."""
+    start: str = ""
+    """The arm whose model of the same seed `tune` and `test` take."""
+    image_size: int = 0
+    """For `tune` and `test`, the size of the images; 0: that of `start`."""
+    positions: Literal["resized", "fresh"] = "resized"
+    """For `tune` and `test`: learned positions fitted to the new grid, or begun anew."""
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"arm {self.name!r}: a name has letters, digits, dots, lines and underscores alone"
+            )
+        if not self.budget > 0:
+            raise ConfigError(f"arm {self.name!r}: budget {self.budget} is not positive")
+        if not 0 < self.share <= 1:
+            raise ConfigError(f"arm {self.name!r}: share {self.share} is not in (0, 1]")
+        if self.image_size < 0:
+            raise ConfigError(f"arm {self.name!r}: image_size {self.image_size} is negative")
+        if (self.how == "train") == bool(self.start):
+            need = "has no start" if self.start else "needs a start: the arm that it begins with"
+            raise ConfigError(f"arm {self.name!r}: how {self.how!r} {need}")
+        if self.how == "train" and (self.image_size or self.positions == "fresh"):
+            raise ConfigError(
+                f"arm {self.name!r}: image_size and positions are for how 'tune' and 'test'; "
+                f"valid: changes, such as model.image_size"
+            )
+
+    @property
+    def shown(self) -> str:
+        """What a reader sees."""
+        return self.title or self.name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """What the figure's horizontal axis is."""
+
+    title: str = ""
+    log: bool = False
+    of: Literal["x", "compute"] = "x"
+    """Where an arm stands: its `x`, or the training compute that it spent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experiment:
+    """A question, and the trainings that answer it."""
+
+    name: str
+    title: str
+    arms: tuple[Arm, ...]
+    question: str = ""
+    paper: str = ""
+    """What others found, in a few sentences."""
+    recipe: str = "default"
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Of every arm, before its own."""
+    minutes: float | None = None
+    """Of one training; None: the recipe's budget."""
+    matched: Literal["minutes", "steps", "compute"] = "minutes"
+    """What all arms have alike: the minutes, or the steps or FLOPs that these buy the first one."""
+    seeds: int = 3
+    margin: float = 0.01
+    """Arms are called equal where the whole interval of their difference is within this."""
+    measure: Literal["accuracy", "few-shot"] = "accuracy"
+    """Of all test images; or of classes that were not learnt, by 5 images and fixed features."""
+    probes: tuple[Literal["gradients", "cost"], ...] = ()
+    """What else is measured: gradients of the blocks, time and memory of an update."""
+    choose: str = ""
+    """The series with which the others are compared, each by its best arm on held-out images."""
+    axis: Axis = field(default_factory=Axis)
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise ConfigError(f"experiment {self.name!r}: a name has letters, digits and .-_ alone")
+        if not self.arms:
+            raise ConfigError(f"experiment {self.name!r} has no arms")
+        repeated = [name for name, count in Counter(a.name for a in self.arms).items() if count > 1]
+        if repeated:
+            raise ConfigError(f"experiment {self.name!r} has several arms {repeated[0]!r}")
+        if self.seeds < 1:
+            raise ConfigError(f"seeds {self.seeds} is not at least 1")
+        if self.minutes is not None and not self.minutes > 0:
+            raise ConfigError(f"minutes {self.minutes} is not positive")
+        if not 0 <= self.margin < 1:
+            raise ConfigError(f"margin {self.margin} is not a share from 0 to 1")
+        _check_references(self)
+
+    def arm(self, name: str) -> Arm:
+        """The arm of a name."""
+        return self.by_name[name]
+
+    @property
+    def by_name(self) -> Mapping[str, Arm]:
+        """Every arm, in order."""
+        return {arm.name: arm for arm in self.arms}
+
+    @property
+    def series(self) -> dict[str, list[Arm]]:
+        """The arms of each series, in order; those of none are not in it."""
+        found: dict[str, list[Arm]] = {}
+        for arm in self.arms:
+            if arm.series:
+                found.setdefault(arm.series, []).append(arm)
+        return found
+
+
+def _check_references(experiment: Experiment) -> None:
+    known: list[str] = []
+    for arm in experiment.arms:
+        others = [name for name in experiment.by_name if name != arm.name]
+        for other in arm.against:
+            if other not in others:
+                raise UnknownName(f"arm that {arm.name!r} is against", other, others)
+        if arm.start and arm.start not in known:
+            raise UnknownName(
+                f"start of arm {arm.name!r}, which must stand before it", arm.start, known
+            )
+        if arm.start and experiment.by_name[arm.start].how == "test":
+            raise ConfigError(f"arm {arm.name!r}: {arm.start!r} trains nothing to start with")
+        known.append(arm.name)
+    if experiment.choose and experiment.choose not in experiment.series:
+        raise UnknownName("series to choose", experiment.choose, experiment.series)

@@ -1,0 +1,127 @@
+"""One arm with one seed: trained, fine-tuned or judged, and what it came to."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from vitlab.errors import ConfigError
+from vitlab.evaluate.classify import Evaluation
+from vitlab.experiments.classes import LEARNT, OTHERS
+from vitlab.experiments.lab import Lab
+from vitlab.experiments.other_size import judge_at, start_at
+from vitlab.experiments.probes import probe
+from vitlab.experiments.result import Result, pack, read_result, write_result
+from vitlab.experiments.spec import Arm
+from vitlab.models.flops import cost
+from vitlab.tasks.fewshot import fewshot
+from vitlab.tasks.finetune import finetune
+from vitlab.tasks.job import Watcher, model_config
+from vitlab.tasks.job_result import Run
+from vitlab.tasks.run_folder import Plan, plan_path, read_plan
+from vitlab.tasks.train import train
+from vitlab.train.loop import RunFiles
+
+SHOTS, DRAWS, SMOKE_DRAWS = 5, 10, 2
+"""Images a class that a linear classifier gets, and how often they are drawn."""
+
+
+def complete(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:
+    """Do what is left of one training; finished, it is not repeated."""
+    place = lab.place(arm.name, seed)
+    known = read_result(place)
+    if known is not None:
+        return known
+    result = _test(lab, arm, seed) if arm.how == "test" else _learn(lab, arm, seed, watcher)
+    write_result(place, result)
+    shutil.rmtree(place / "checkpoints", ignore_errors=True)
+    return result
+
+
+def _learn(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:
+    run = _run(lab, arm, seed, watcher)
+    assert isinstance(run.evaluation, Evaluation)
+    plan = read_plan(run.folder)
+    size = cost(model_config(plan))
+    found = Result(
+        arm=arm.name,
+        seed=seed,
+        value=run.evaluation.accuracy,
+        held_out=run.metrics.get("validation_accuracy"),
+        images=run.evaluation.images,
+        right=pack(run.right or ()),
+        parameters=size.parameters,
+        forward=size.flops,
+        steps=run.compute.steps,
+        images_seen=run.compute.images,
+        pflops=run.compute.flops / 1e15,
+        minutes=run.compute.seconds / 60,
+    )
+    if lab.experiment.measure == "few-shot":
+        found = _few_shot(lab, found, run.folder)
+    return replace(found, probes=probe(lab.experiment.probes, run.folder, lab.source, lab.smoke))
+
+
+def _run(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Run:
+    """The training, begun or continued."""
+    place = lab.place(arm.name, seed)
+
+    def begin(plan: Plan, files: RunFiles) -> None:
+        lab.drop_anchor(arm, plan)
+        watcher.begin(plan, files)
+
+    told = replace(watcher, begin=begin)
+    if plan_path(place).is_file():
+        return train(out=place, resume=True, watcher=told)
+    settings = lab.settings(arm, seed)
+    settings |= lab.budget(arm, settings)
+    if arm.how == "train":
+        data = _data(lab)
+        return train(lab.experiment.recipe, data=data, out=place, changes=settings, watcher=told)
+    start = start_at(_start(lab, arm, seed), arm, seed, lab.folder / "starts" / arm.name)
+    return finetune(
+        start,
+        data=lab.data,
+        out=place,
+        image_size=arm.image_size or None,
+        changes=settings,
+        watcher=told,
+    )
+
+
+def _data(lab: Lab) -> str:
+    return f"{lab.data}{LEARNT}" if lab.experiment.measure == "few-shot" else lab.data
+
+
+def _start(lab: Lab, arm: Arm, seed: int) -> Path:
+    """The run that an arm starts from."""
+    place = lab.place(arm.start, seed)
+    if read_result(place) is None:
+        raise ConfigError(f"it starts from {arm.start}, seed {seed}, which has no result")
+    return place
+
+
+def _few_shot(lab: Lab, found: Result, model: Path) -> Result:
+    """The same, judged by a few images of each class that the model has not learnt."""
+    scores = fewshot(
+        model,
+        f"{lab.data}{OTHERS}",
+        shots=(SHOTS,),
+        draws=SMOKE_DRAWS if lab.smoke else DRAWS,
+        seed=found.seed,
+        methods=("least-squares",),
+    )
+    return replace(found, value=scores.scores[0].mean, images=scores.test_images, right="")
+
+
+def _test(lab: Lab, arm: Arm, seed: int) -> Result:
+    right, size = judge_at(_start(lab, arm, seed), arm, seed, lab.source)
+    return Result(
+        arm=arm.name,
+        seed=seed,
+        value=sum(right) / len(right),
+        held_out=None,
+        images=len(right),
+        right=pack(right),
+        parameters=size.parameters,
+        forward=size.flops,
+    )

@@ -1,0 +1,29 @@
+"""Everything that an experiment leaves: tables, figures and a page."""
+
+from vitlab.experiments.figures import draw
+from vitlab.experiments.findings import Findings
+from vitlab.experiments.page import render
+from vitlab.experiments.tables import differences_csv, trainings_csv
+from vitlab.files import replacing, write_json
+from vitlab.tasks.figures.style import rendered, styled
+
+KINDS = ("png", "svg")
+
+
+def write(found: Findings) -> None:
+    """`results.csv`, `differences.csv`, `results.json`, figures as PNG and SVG, `report.html`."""
+    figures: dict[str, bytes] = {}
+    with styled():
+        for name, figure in draw(found).items():
+            figures |= {f"{name}.{kind}": rendered(figure, kind) for kind in KINDS}
+    page = render(found, {name: data for name, data in figures.items() if name.endswith(".svg")})
+    contents = {
+        "results.csv": trainings_csv(found).encode(),
+        "differences.csv": differences_csv(found).encode(),
+        **figures,
+        "report.html": page.encode(errors="replace"),
+    }
+    for name, content in contents.items():
+        with replacing(found.folder / name) as file:
+            file.write(content)
+    write_json(found.folder / "results.json", found.to_dict())

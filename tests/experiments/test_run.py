@@ -1,0 +1,287 @@
+"""The runner: order, resuming, failures, stopping, and what is left in the folder."""
+
+import csv
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.tiny import LABELS, registered, source, study
+from vitlab.errors import ConfigError, DataError, ExperimentStopped, UnknownName
+from vitlab.experiments import training, write
+from vitlab.experiments.classes import halve, part
+from vitlab.experiments.lab import Lab, flops_per_step, smallest_class
+from vitlab.experiments.run import experiment
+from vitlab.experiments.spec import Arm
+from vitlab.experiments.stop import StopNow
+from vitlab.tasks.job import Watcher
+from vitlab.tasks.run_folder import read_plan
+from vitlab.tasks.train import train
+
+
+@pytest.fixture
+def data() -> Iterator[str]:
+    with registered() as name:
+        yield name
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing is what costs most here."""
+    monkeypatch.setattr(write, "draw", lambda found: {})
+
+
+def test_every_arm_and_seed_once_and_all_that_is_left(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str] = []
+
+    @contextmanager
+    def watching(title: str) -> Iterator[Watcher]:
+        titles.append(title)
+        yield Watcher()
+
+    settings: dict[str, Any] = {"out": tmp_path, "data": data, "watching": watching}
+    found = experiment(study(), seeds=2, **settings)
+    # One seed of every arm first: cut short, it is still balanced.
+    assert titles == [
+        *("[1 of 4] plain, seed 0", "[2 of 4] fast, seed 0"),
+        *("[3 of 4] plain, seed 1", "[4 of 4] fast, seed 1"),
+    ]
+    assert [(r.arm, r.seed, r.steps, r.images) for r in found.results] == [
+        ("plain", 0, 4, 35), ("fast", 0, 4, 35), ("plain", 1, 4, 35), ("fast", 1, 4, 35)
+    ]  # fmt: skip
+    assert all(sum(r.bits or ()) / r.images == r.value for r in found.results)
+    assert all(r.pflops > 0 and r.minutes > 0 and r.parameters > 0 for r in found.results)
+    (gap,) = found.differences
+    assert gap.mean == pytest.approx(found.summaries["fast"].mean - found.summaries["plain"].mean)
+
+    names = {path.name for path in tmp_path.iterdir()}
+    drawn = {f"{name}.{kind}" for name in ("accuracy", "differences") for kind in ("png", "svg")}
+    files = {"report.html", "results.csv", "results.json", "differences.csv", "experiment.json"}
+    assert names == {*drawn, *files, "arms", ".lock"}
+    with (tmp_path / "results.csv").open(newline="") as file:
+        assert [float(row["value"]) for row in csv.DictReader(file)] == [
+            r.value for r in found.results
+        ]
+    stored = json.loads((tmp_path / "results.json").read_text())
+    assert stored == json.loads(json.dumps(found.to_dict()))
+    page = (tmp_path / "report.html").read_text()
+    assert "arms/fast/seed-1/report.html" in page
+    assert page.count("data:image/svg+xml;base64,") == 2
+    assert not list(tmp_path.glob("arms/*/*/checkpoints"))
+
+    # Again: nothing is trained. With a seed more: that one alone.
+    monkeypatch.setattr(write, "draw", lambda found: {})
+    titles.clear()
+    assert experiment(study(), seeds=2, **settings).results == found.results
+    assert titles == []
+    more = experiment(study(), seeds=3, **settings)
+    assert [title.partition("] ")[2] for title in titles] == ["plain, seed 2", "fast, seed 2"]
+    assert more.results[:4] == found.results
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_failed_arm_stops_nobody_and_is_tried_again(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = train
+
+    def breaking(*arguments: Any, **settings: Any) -> Any:
+        if "plain" in str(settings["out"]):
+            raise RuntimeError("the kernel\nbroke")
+        return real(*arguments, **settings)
+
+    spec = study(Arm(name="plain"), Arm(name="other", against=("plain",)))
+    monkeypatch.setattr(training, "train", breaking)
+    found = experiment(spec, out=tmp_path, data=data, seeds=1)
+    assert found.failures == {"plain, seed 0": "RuntimeError: the kernel broke"}
+    assert [r.arm for r in found.results] == ["other"]
+    assert "RuntimeError: the kernel broke" in found.report.read_text()
+    monkeypatch.setattr(training, "train", real)
+    again = experiment(spec, out=tmp_path, data=data, seeds=1)
+    assert (again.failures, len(again.results)) == ({}, 2)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_stopped_in_a_step_it_continues_from_there(tmp_path: Path, data: str) -> None:
+    seen: list[int] = []
+
+    @contextmanager
+    def stopping(title: str) -> Iterator[Watcher]:
+        def metric(found: Any) -> None:
+            seen.append(found["step"])
+            if "fast" in title and found["step"] == 2 and found["name"] == "loss":
+                signal.raise_signal(signal.SIGTERM)
+
+        yield Watcher(metric=metric)
+
+    with pytest.raises(ExperimentStopped, match="1 of 2 trainings") as caught:
+        experiment(study(), out=tmp_path, data=data, seeds=1, watching=stopping)
+    assert caught.value.signal == signal.SIGTERM
+    assert (tmp_path / "report.html").is_file()
+    assert max(seen[-3:]) == 2
+
+    seen.clear()
+
+    @contextmanager
+    def watching(title: str) -> Iterator[Watcher]:
+        yield Watcher(metric=lambda found: seen.append(found["step"]))
+
+    found = experiment(study(), out=tmp_path, data=data, seeds=1, watching=watching)
+    assert min(seen) == 3
+    assert [(r.arm, r.steps) for r in found.results] == [("plain", 4), ("fast", 4)]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_signal_between_trainings_ends_it_at_once(tmp_path: Path, data: str) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    @contextmanager
+    def stopping(title: str) -> Iterator[Watcher]:
+        signal.raise_signal(signal.SIGTERM)
+        yield Watcher()
+
+    with pytest.raises(ExperimentStopped, match="0 of 2") as caught:
+        experiment(study(), out=tmp_path, data=data, seeds=1, watching=stopping)
+    assert caught.value.signal == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert issubclass(StopNow, KeyboardInterrupt)  # `except Exception` lets it pass
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_folder_that_holds_something_else(tmp_path: Path, data: str) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ConfigError, match="holds no experiment"):
+        experiment(study(), out=tmp_path, data=data)
+    (tmp_path / "notes.txt").unlink()
+    first = study(Arm(name="plain"))
+    experiment(first, out=tmp_path, data=data, seeds=1)
+    with pytest.raises(ConfigError, match="with other settings"):
+        experiment(study(Arm(name="plain", budget=2.0)), out=tmp_path, data=data)
+    with pytest.raises(ConfigError, match="with minutes None, not 3"):
+        experiment(first, out=tmp_path, data=data, minutes=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"model.wdith": 3}, ConfigError, "did you mean"),
+        ({"optimizer.lr": -1.0}, ConfigError, "not positive"),
+        ({"model": "vit_tset"}, UnknownName, "vit_test"),
+    ],
+)
+def test_wrong_settings_are_told_before_anything_is_written(
+    tmp_path: Path, data: str, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    spec = study(Arm(name="plain"), Arm(name="wrong", changes=changes))
+    with pytest.raises(error, match=message):
+        experiment(spec, out=tmp_path / "out", data=data)
+    assert not (tmp_path / "out").exists()
+
+
+def lab(folder: Path, spec: Any, data: str, **settings: Any) -> Lab:
+    found = source()
+    fields = {"minutes": None, "smoke": False, **settings}
+    return Lab(
+        experiment=spec,
+        folder=folder,
+        data=data,
+        source=found,
+        smallest_class=smallest_class(found),
+        **fields,
+    )
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_all_spend_the_compute_that_the_first_was_given(tmp_path: Path, data: str) -> None:
+    arms = (Arm(name="first"), Arm(name="deep", changes={"model.depth": 5}, budget=2.0))
+    spec = study(*arms, matched="compute")
+    first, deep = experiment(spec, out=tmp_path, data=data, seeds=1).results
+    place = lab(tmp_path, spec, data)
+    cost = [flops_per_step(place.plan(arm, place.settings(arm, 0))) for arm in arms]
+    assert first.pflops * 1e15 == first.steps * cost[0]  # as the training itself counts
+    assert deep.pflops * 1e15 == deep.steps * cost[1]
+    assert abs(deep.steps * cost[1] - 2 * first.steps * cost[0]) <= cost[1] / 2
+
+
+def test_budgets_in_minutes(tmp_path: Path, data: str) -> None:
+    spec = study(Arm(name="a", budget=0.5), Arm(name="b"), matched="steps")
+    place = lab(tmp_path, spec, data, minutes=3.0)
+    assert place.budget(spec.arms[0], {}) == {"budget": 1.5, "budget_in": "minutes"}
+    (tmp_path / "anchor.json").write_text('{"steps": 40.0, "flops": 1e9}')
+    assert place.budget(spec.arms[0], {}) == {"budget": 20.0, "budget_in": "steps"}
+
+
+def test_a_share_of_the_images(tmp_path: Path, data: str) -> None:
+    spec = study(Arm(name="a", share=0.85), Arm(name="b", share=0.1), Arm(name="c"))
+    place = lab(tmp_path, spec, data)
+    # 13 of a class; ten at least, so that some can be held out.
+    assert [place.images_per_class(arm) for arm in spec.arms] == [11, 10, None]
+
+
+def test_halves_of_the_classes() -> None:
+    whole = source()
+    half = part(whole, 2, 5)
+    assert half.labels == LABELS[2:]
+    assert half.open_test is not None
+    for images, all_images in (
+        (half.open_train(), whole.open_train()),
+        (half.open_test(), whole.open_test()),
+    ):
+        kept = all_images.labels >= 2
+        assert images.labels.tolist() == (all_images.labels[kept] - 2).tolist()
+        assert (images.images == all_images.images[kept]).all()
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_features_are_judged_by_classes_that_were_not_learnt(tmp_path: Path, data: str) -> None:
+    found = experiment(study(measure="few-shot"), out=tmp_path, data=data, seeds=1)
+    assert found.failures == {}
+    plan = read_plan(tmp_path / "arms" / "plain" / "seed-0")
+    assert plan.model["classes"] == 2
+    assert [r.images for r in found.results] == [21, 21]  # 7 of each of the other three
+    assert found.differences[0].low is None  # one seed, and no image of its own
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_tuned_and_judged_at_another_size(tmp_path: Path, data: str) -> None:
+    spec = study(
+        Arm(name="learnt"),
+        Arm(name="judged", how="test", start="learnt", image_size=24, against=("learnt",)),
+        Arm(name="same", how="test", start="learnt", against=("learnt",)),
+        Arm(name="fresh", how="test", start="learnt", image_size=24, positions="fresh"),
+        Arm(name="tuned", how="tune", start="learnt", image_size=24, positions="fresh"),
+        matched="steps",
+    )
+    found = experiment(spec, out=tmp_path, data=data, seeds=1)
+    assert found.failures == {}
+    learnt, judged, same, fresh, tuned = found.results
+    assert same.right == learnt.right
+    assert judged.forward > learnt.forward == same.forward
+    assert (judged.steps, fresh.steps, tuned.steps) == (0, 0, 4)
+    assert read_plan(tmp_path / "arms" / "tuned" / "seed-0").model["image_size"] == 24
+    assert (tmp_path / "starts" / "tuned" / "seed-0" / "config.json").is_file()
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_what_starts_from_nothing_is_a_failure(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any, **settings: Any) -> Any:
+        raise ConfigError("no")
+
+    monkeypatch.setattr(training, "train", broken)
+    spec = study(Arm(name="a"), Arm(name="b", how="test", start="a"))
+    found = experiment(spec, out=tmp_path, data=data, seeds=1)
+    assert found.failures["b, seed 0"] == "it starts from a, seed 0, which has no result"
+    assert "Nothing can be compared yet." in found.report.read_text()
+
+
+def test_data_without_classes_enough(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="3 classes; valid: 4 or more"):
+        halve("three", part(source(), 0, 3))

@@ -1,0 +1,96 @@
+"""Experiments as data: what is refused, and what a TOML file may say."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitlab.errors import ConfigError, UnknownName, VitlabError
+from vitlab.experiments.read import find, read
+from vitlab.experiments.spec import Arm, Experiment
+from vitlab.experiments.table import TABLE, named
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_experiment_asks_something_and_compares(name: str) -> None:
+    found = named(name)
+    assert found.name == name
+    assert found.question.endswith("?")
+    assert any(arm.against for arm in found.arms)
+    assert found.minutes is not None
+    shown = [arm.shown for arm in found.arms]
+    assert len(set(shown)) == len(shown)
+
+
+def test_the_documented_file_is_read() -> None:
+    found = read(ROOT / "docs" / "experiments" / "dropout.toml")
+    assert (found.name, found.matched, len(found.arms)) == ("dropout", "steps", 3)
+    assert found.arm("dropout").changes == {"model.dropout": 0.1}
+    assert found.arm("dropout").against == ("none",)
+
+
+def test_tables_of_toml_become_dotted_keys(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'changes = {optimizer.lr = 0.5, "model.depth" = 3}\n'
+        '[[arms]]\nname = "a"\n[arms.changes.augment]\nmixup = 0.2\n'
+    )
+    found = find(path)
+    assert found.changes == {"optimizer.lr": 0.5, "model.depth": 3}
+    assert found.arms[0].changes == {"augment.mixup": 0.2}
+    assert (found.name, found.title) == ("mine", "mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("arms = 3", "expected"),
+        ("title = [", "no TOML"),
+        ('[[arms]]\nname = "a"\nagaints = ["b"]', "did you mean .*against"),
+        ('[[arms]]\nname = "a"\nagainst = ["b"]', "against.*'b'"),
+        ('[[arms]]\nname = "../a"', "letters, digits"),
+        ('[[arms]]\nname = "a"\n[[arms]]\nname = "a"', "several arms 'a'"),
+        ('matched = "luck"\n[[arms]]\nname = "a"', "one of minutes, steps, compute"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    with pytest.raises(VitlabError, match=message) as caught:
+        find(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_and_an_unknown_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find(tmp_path / "nothing.toml")
+    with pytest.raises(UnknownName, match="did you mean position"):
+        find("positions")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"budget": 0}, "not positive"),
+        ({"share": 0}, r"not in \(0, 1\]"),
+        ({"how": "tune"}, "needs a start"),
+        ({"start": "b"}, "has no start"),
+        ({"image_size": 16}, "model.image_size"),
+    ],
+)
+def test_arms_that_mean_nothing(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Arm(name="a", **fields)
+
+
+def test_a_start_stands_before_and_trains() -> None:
+    tested = Arm(name="b", how="test", start="a", image_size=16)
+    Experiment(name="e", title="E", arms=(Arm(name="a"), tested))
+    with pytest.raises(UnknownName, match="must stand before it"):
+        Experiment(name="e", title="E", arms=(tested, Arm(name="a")))
+    with pytest.raises(ConfigError, match="trains nothing"):
+        Experiment(
+            name="e", title="E", arms=(Arm(name="a"), tested, Arm(name="c", how="tune", start="b"))
+        )

@@ -1,0 +1,125 @@
+"""Intervals of differences, and what may be said of them."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from vitlab.experiments.conclusion import conclusion, points
+from vitlab.experiments.result import Result, pack, unpack
+from vitlab.experiments.spec import Arm, Experiment
+from vitlab.experiments.statistics import (
+    differences,
+    image_interval,
+    seed_interval,
+    summaries,
+    verdict,
+)
+
+
+def result(arm: str, seed: int, value: float, **more: object) -> Result:
+    return Result(
+        **{"held_out": None, "images": 100, **more, "arm": arm, "seed": seed, "value": value}
+    )
+
+
+def two_arms(**more: object) -> Experiment:
+    arms = (Arm(name="a", title="first"), Arm(name="b", title="second", against=("a",)))
+    return Experiment(**{"name": "e", "title": "E", "arms": arms, "margin": 0.01, **more})
+
+
+@pytest.mark.parametrize("gaps", [(0.01, 0.03, 0.02), (-0.2, 0.1), (0.5, 0.4, 0.45, 0.7, 0.1)])
+def test_the_interval_over_seeds_is_students(gaps: tuple[float, ...]) -> None:
+    expected = scipy.stats.t.interval(
+        0.95, len(gaps) - 1, loc=np.mean(gaps), scale=scipy.stats.sem(gaps)
+    )
+    assert seed_interval(gaps) == pytest.approx(expected, abs=1e-6)  # the table has six digits
+
+
+def test_seeds_are_paired_and_those_of_one_arm_alone_do_not_count() -> None:
+    # Far apart from seed to seed, and always one point apart: only pairs can tell.
+    values = {0: 0.2, 1: 0.5, 2: 0.8}
+    results = [result("a", seed, value) for seed, value in values.items()]
+    results += [result("b", seed, value + 0.05 + 0.001 * seed) for seed, value in values.items()]
+    results.append(result("b", 3, 0.1))
+    (found,) = differences(two_arms(), results)
+    assert (found.seeds, found.over, found.verdict) == (3, "seeds", "better")
+    assert found.mean == pytest.approx(0.051)
+    assert summaries(two_arms(), results)["b"].mean == pytest.approx(
+        (0.25 + 0.551 + 0.852 + 0.1) / 4
+    )
+
+
+def test_one_seed_is_judged_by_its_images() -> None:
+    draw = np.random.default_rng(0)
+    one, other = draw.random(997) < 0.8, draw.random(997) < 0.7
+    ours = result("b", 0, one.mean(), images=997, right=pack(one.tolist()))
+    theirs = result("a", 0, other.mean(), images=997, right=pack(other.tolist()))
+    gaps = one.astype(float) - other
+    half = 1.96 * gaps.std() / math.sqrt(997)
+    # A thousand draws leave about a tenth of the half width to chance.
+    assert image_interval(ours, theirs) == pytest.approx(
+        (gaps.mean() - half, gaps.mean() + half), abs=0.12 * half
+    )
+    (found,) = differences(two_arms(), [ours, theirs])
+    assert (found.over, found.verdict) == ("images", "better")
+    assert "one seed" in " ".join(conclusion(two_arms(), [found]))
+
+
+def test_one_seed_without_images_claims_nothing() -> None:
+    (found,) = differences(two_arms(), [result("a", 0, 0.1), result("b", 0, 0.9)])
+    assert (found.low, found.verdict) == (None, "open")
+    assert conclusion(two_arms(), [found]) == ["No difference can be told from chance."]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        *((0.001, 0.05, "better"), (-0.05, -0.001, "worse"), (-0.02, 0.03, "open")),
+        *((-0.004, 0.009, "equal"), (0.002, 0.009, "equal"), (-0.02, 0.005, "open")),
+        *((None, None, "open"), (0.0, 0.05, "open")),
+    ],
+)
+def test_what_may_be_said(low: float | None, high: float | None, expected: str) -> None:
+    assert verdict(low, high, 0.01) == expected
+
+
+def test_sentences_follow_from_the_intervals() -> None:
+    better = [result("a", s, 0.5) for s in range(3)] + [
+        result("b", s, v) for s, v in enumerate((0.56, 0.57, 0.55))
+    ]
+    (sentence,) = conclusion(two_arms(), differences(two_arms(), better))
+    assert sentence == "“second” is better than “first” by 6.0 points (+3.5 to +8.5)."
+    equal = [result("a", s, 0.5) for s in range(3)] + [
+        result("b", s, v) for s, v in enumerate((0.501, 0.5, 0.5))
+    ]
+    (sentence,) = conclusion(two_arms(), differences(two_arms(), equal))
+    assert sentence == "“second” and “first” are equal within 1 point (0.0, −0.1 to +0.2)."
+
+
+def test_series_are_compared_by_what_held_out_images_chose() -> None:
+    arms = tuple(Arm(name=f"{s}{x}", series=s, x=x) for s in "pq" for x in (1, 2))
+    spec = Experiment(name="e", title="E", arms=arms, choose="p")
+    held_out = {"p1": 0.3, "p2": 0.4, "q1": 0.6, "q2": 0.5}
+    # The test images would have chosen the others.
+    tested = {"p1": 0.9, "p2": 0.4, "q1": 0.5, "q2": 0.9}
+    results = [
+        result(arm, seed, tested[arm] + 0.001 * seed, held_out=held_out[arm])
+        for arm in held_out
+        for seed in range(2)
+    ]
+    (found,) = differences(spec, results)
+    assert (found.arm, found.against, found.chosen) == ("q1", "p2", True)
+    assert found.mean == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("count", [1, 4, 7, 100])
+def test_bits_there_and_back(count: int) -> None:
+    bits = (np.random.default_rng(count).random(count) < 0.5).tolist()
+    assert unpack(pack(bits), count) == bits
+    assert len(pack(bits)) == -(-count // 4)
+
+
+def test_points_have_signs_and_no_negative_zero() -> None:
+    assert [points(x) for x in (0.0123, -0.0123, -0.0001, 0.0)] == ["+1.2", "−1.2", "0.0", "0.0"]
