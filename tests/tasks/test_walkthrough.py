@@ -244,11 +244,16 @@ def test_an_image_of_the_sample_and_the_default_model(tmp_path: Path) -> None:
     found = vitlab.walkthrough("sample/test/17", output)
     text = output.read_text(encoding="utf-8")
     assert text == found.page
-    assert f"sample/test/17 through {DEFAULT_MODEL}" in text
-    assert found.fresh
-    assert "The weights of this model are random: nobody has trained it." in text
-    assert "random" not in walkthrough(draw_image(), model=classifier("paper")).page
+    assert f"sample/test/17 through {vitlab.load(DEFAULT_MODEL).source.path.name}" in text
+    assert not found.fresh
     assert len(text) < 1_000_000
+
+
+def test_random_weights_are_told() -> None:
+    found = vitlab.walkthrough("sample/test/17", model="vit_test")
+    assert found.fresh
+    assert "The weights of this model are random: nobody has trained it." in found.page
+    assert "random" not in walkthrough(draw_image(), model=classifier("paper")).page
 
 
 def test_earlier_blocks_are_told() -> None:
