@@ -58,10 +58,16 @@ def every_tenth(split: str) -> ArraySet:
 
 
 def thinned(spec: Experiment) -> Experiment:
-    """Of a series, the first and the last arm; all others."""
-    ends = {arm.name for arms in spec.series.values() for arm in (arms[0], arms[-1])}
-    arms = tuple(arm for arm in spec.arms if not arm.series or arm.name in ends)
-    return replace(spec, arms=arms)
+    """Of a series, the first and the last arm; of other trainings, the first five and the last."""
+    single = [arm for arm in spec.arms if not arm.series and arm.how == "train"]
+    left_out = {arm.name for arm in single[5:-1]}
+    left_out |= {arm.name for arms in spec.series.values() for arm in arms[1:-1]}
+    arms = (
+        replace(arm, against=tuple(other for other in arm.against if other not in left_out))
+        for arm in spec.arms
+        if arm.name not in left_out
+    )
+    return replace(spec, arms=tuple(arms))
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -38,7 +38,7 @@ CAPTIONS = {
         "drawn at random (one of zeros passes none on). Right: that of the whole gradient in the "
         "course of training."
     ),
-    "cost": "Time and memory of one update at the batch size of the training, data included.",
+    "cost": "Time and memory of one update at the batch size of the training.",
 }
 Heads = Sequence[tuple[str, str | None]]
 """Names of columns, and the class of their cells."""
