@@ -14,7 +14,8 @@ from vitlab.inference.classifier import Classifier, load
 from vitlab.models.flops import Cost, cost
 from vitlab.models.registry import create_model
 from vitlab.tasks.job_machine import best_device
-from vitlab.weights.bundle import is_bundle, save_bundle
+from vitlab.weights.bundle import save_bundle
+from vitlab.weights.bundle_files import is_bundle
 
 BATCH = 250
 POSITIONS = "positions."

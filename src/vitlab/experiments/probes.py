@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from vitlab.data.datasets import DataSource
 from vitlab.data.random import seed_for
+from vitlab.models.memory import PeakMemory
 from vitlab.tasks.job import Job, Watcher
 from vitlab.tasks.report.write import read_metrics
 from vitlab.tasks.run_folder import read_plan
-from vitlab.train.memory import PeakMemory
 from vitlab.train.step import backward, train_step
 
 BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
