@@ -17,6 +17,7 @@ from vitlab.experiments.lab import Lab
 from vitlab.experiments.run import experiment
 from vitlab.experiments.spec import Experiment
 from vitlab.experiments.table import TABLE, named
+from vitlab.tasks import job_result
 
 READ = sample._read
 PROBES = {
@@ -58,10 +59,10 @@ def every_tenth(split: str) -> ArraySet:
 
 
 def thinned(spec: Experiment) -> Experiment:
-    """Of a series, the first and the last arm; of other trainings, the first five and the last."""
+    """Of a series, the last arm; of other trainings, the first three and the last."""
     single = [arm for arm in spec.arms if not arm.series and arm.how == "train"]
-    left_out = {arm.name for arm in single[5:-1]}
-    left_out |= {arm.name for arms in spec.series.values() for arm in arms[1:-1]}
+    left_out = {arm.name for arm in single[3:-1]}
+    left_out |= {arm.name for arms in spec.series.values() for arm in arms[:-1]}
     arms = (
         replace(arm, against=tuple(other for other in arm.against if other not in left_out))
         for arm in spec.arms
@@ -75,6 +76,8 @@ def test_smoke(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(lab.SMOKE, "budget", 1.0)
     monkeypatch.setattr(sample, "_read", every_tenth)
     monkeypatch.setattr(write, "KINDS", ("svg",))
+    # The page of each training is tested elsewhere.
+    monkeypatch.setattr(job_result, "write_report", lambda folder, report: folder / "report.html")
     spec = thinned(named(name))
     found = experiment(spec, out=tmp_path, smoke=True, seeds=1)
     assert found.failures == {}

@@ -208,13 +208,17 @@ def draw_gradients(found: Findings) -> Any:
             "linewidth": 1.2,
         }
         blocks = _mean_of([result.probes["gradient_of_block"] for result in results])
-        left.plot(range(len(blocks)), blocks, label=_short(found.experiment.arm(arm).shown), **look)
+        left.plot(
+            range(1, len(blocks) + 1), blocks, label=_short(found.experiment.arm(arm).shown), **look
+        )
         steps, norms = results[0].probes["gradient_step"], results[0].probes["gradient"]
         right.plot(*_thinned(steps, norms), **look)
     left.set_xlabel("block")
+    left.xaxis.get_major_locator().set_params(integer=True)
+    right.xaxis.get_major_locator().set_params(integer=True)
     left.set_ylabel("norm of the gradient before step 1")
     right.set_xlabel("step (seed 0)")
-    right.set_ylabel("norm of the whole gradient, before clipping")
+    right.set_ylabel("whole gradient, before clipping")
     for axes in (left, right):
         axes.set_yscale("log")
         axes.grid(axis="y", color=FAINT, linewidth=0.7)
