@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,6 +36,18 @@ def write_json(path: Path, content: Any) -> None:
     """Write JSON that people can read, in place of what was there."""
     with replacing(path) as file:
         file.write(json.dumps(content, indent=2).encode() + b"\n")
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, ...]:
+    """Write files into a folder, which is made where it is missing; tell where they are."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{folder}: cannot be made ({error.strerror})") from error
+    for name, content in contents.items():
+        with replacing(folder / name) as file:
+            file.write(content)
+    return tuple(folder / name for name in contents)
 
 
 def _umask() -> int:

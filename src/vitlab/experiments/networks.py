@@ -75,7 +75,23 @@ CNN_VS_VIT = Experiment(
     ),
 )
 
-_SHARES = (0.02, 0.1, 0.3, 1.0)
+
+def _by_share(*shares: float) -> tuple[Arm, ...]:
+    """Each network with parts of the training images, the others against the CNN."""
+    return tuple(
+        Arm(
+            name=f"{name}-{100 * share:g}",
+            title=f"{title}, {100 * share:g} % of the images",
+            changes=changes,
+            series=title,
+            x=100 * share,
+            share=share,
+            against=() if name == "cnn" else (f"cnn-{100 * share:g}",),
+        )
+        for name, (title, changes) in _NETWORKS.items()
+        for share in shares
+    )
+
 
 DATA_SIZE = Experiment(
     name="data-size",
@@ -89,19 +105,7 @@ DATA_SIZE = Experiment(
     minutes=3,
     matched="steps",
     axis=Axis(title="training images, % of all", log=True),
-    arms=tuple(
-        Arm(
-            name=f"{name}-{100 * share:g}",
-            title=f"{title}, {100 * share:g} % of the images",
-            changes=changes,
-            series=title,
-            x=100 * share,
-            share=share,
-            against=() if name == "cnn" else (f"cnn-{100 * share:g}",),
-        )
-        for name, (title, changes) in _NETWORKS.items()
-        for share in _SHARES
-    ),
+    arms=_by_share(0.02, 0.1, 0.3, 1.0),
 )
 
 _PARTS = (0.25, 0.5, 1.0)
@@ -132,8 +136,6 @@ COMPUTE = Experiment(
     ),
 )
 
-_FEW_SHARES = (0.02, 0.2, 1.0)
-
 FEW_SHOT = Experiment(
     name="few-shot",
     title="Few shots by frozen features",
@@ -149,17 +151,5 @@ FEW_SHOT = Experiment(
     matched="steps",
     measure="few-shot",
     axis=Axis(title="pre-training images, % of all", log=True),
-    arms=tuple(
-        Arm(
-            name=f"{name}-{100 * share:g}",
-            title=f"{title}, {100 * share:g} % of the images",
-            changes=changes,
-            series=title,
-            x=100 * share,
-            share=share,
-            against=() if name == "cnn" else (f"cnn-{100 * share:g}",),
-        )
-        for name, (title, changes) in _NETWORKS.items()
-        for share in _FEW_SHARES
-    ),
+    arms=_by_share(0.02, 0.2, 1.0),
 )

@@ -4,10 +4,9 @@ from vitlab.experiments.figures import draw
 from vitlab.experiments.findings import Findings
 from vitlab.experiments.page import render
 from vitlab.experiments.tables import differences_csv, trainings_csv
-from vitlab.files import replacing, write_json
+from vitlab.files import write_files, write_json
 from vitlab.tasks.figures.style import rendered, styled
-
-KINDS = ("png", "svg")
+from vitlab.tasks.figures.write import KINDS
 
 
 def write(found: Findings) -> None:
@@ -23,7 +22,5 @@ def write(found: Findings) -> None:
         **figures,
         "report.html": page.encode(errors="replace"),
     }
-    for name, content in contents.items():
-        with replacing(found.folder / name) as file:
-            file.write(content)
+    write_files(found.folder, contents)
     write_json(found.folder / "results.json", found.to_dict())

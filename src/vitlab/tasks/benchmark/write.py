@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from vitlab.errors import FileError
-from vitlab.files import replacing
+from vitlab.files import write_files
 from vitlab.tasks.benchmark.content import Benchmark
 from vitlab.tasks.benchmark.plot import draw_curve, draw_speeds
 from vitlab.tasks.benchmark.table import markdown
@@ -33,11 +32,4 @@ def write_benchmark(found: Benchmark, folder: Path, command: str | None = None) 
         for name, draw in drawings.items():
             drawn = draw(found)
             contents |= {f"{name}.{kind}": rendered(drawn, kind) for kind in KINDS}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be made ({error.strerror})") from error
-    for name, content in contents.items():
-        with replacing(folder / name) as file:
-            file.write(content)
-    return tuple(folder / name for name in contents)
+    return write_files(folder, contents)

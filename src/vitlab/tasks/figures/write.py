@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vitlab.errors import FileError
-from vitlab.files import replacing
+from vitlab.files import write_files
 from vitlab.tasks.figures.figure import Figure, Watch
 from vitlab.tasks.figures.style import rendered, styled
 from vitlab.tasks.figures.table import FIGURES
@@ -33,11 +33,4 @@ def write_figures(
         contents[f"{name}.json"] = json.dumps(about | figure.data).encode() + b"\n"
         if watch is not None:
             watch("drawing", done, len(figures))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be made ({error.strerror})") from error
-    for name, content in contents.items():
-        with replacing(folder / name) as file:
-            file.write(content)
-    return tuple(folder / name for name in contents)
+    return write_files(folder, contents)
