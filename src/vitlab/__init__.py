@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vitlab.tasks.fewshot import fewshot as fewshot
     from vitlab.tasks.figures.job import figures as figures
     from vitlab.tasks.finetune import finetune as finetune
+    from vitlab.tasks.pretrain import pretrain as pretrain
     from vitlab.tasks.train import train as train
     from vitlab.tasks.walkthrough.job import walkthrough as walkthrough
     from vitlab.weights.create import create_model as create_model
@@ -46,6 +47,7 @@ _HOMES = {
     "finetune": "vitlab.tasks.finetune",
     "load": "vitlab.inference.classifier",
     "load_weights": "vitlab.weights.load",
+    "pretrain": "vitlab.tasks.pretrain",
     "register": "vitlab.registry",
     "save_weights": "vitlab.weights.save",
     "summary": "vitlab.models.summary",

@@ -48,6 +48,10 @@ def finetune(
     paper: Annotated[
         bool, typer.Option("--paper", help="The paper's protocol: SGD, batches of 512, cosine.")
     ] = False,
+    new_head: Annotated[
+        bool,
+        typer.Option("--new-head", help="Every class starts at zero, known by name or not."),
+    ] = False,
     find_lr: Annotated[
         bool, typer.Option("--find-lr", help="Find the learning rate first, and draw how.")
     ] = False,
@@ -92,6 +96,7 @@ def finetune(
             lora=lora,
             linear_probe=linear_probe,
             paper=paper,
+            new_head=new_head,
             find_rate=find_lr,
             sam=sam,
             teacher=teacher,

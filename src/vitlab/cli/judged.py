@@ -1,6 +1,6 @@
 """What commands print of an evaluation, task by task."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from vitlab.cli.output import print_table
@@ -13,6 +13,14 @@ Lines = list[tuple[str, str]]
 def headline(found: Any) -> str:
     """One line: the figure that counts, and its interval."""
     return HEADLINES[found.task](found)
+
+
+def pretraining_headline(split: str, metrics: Mapping[str, float]) -> str:
+    """One line about what was learnt without labels."""
+    found = {name.removeprefix(f"{split}_"): value for name, value in metrics.items()}
+    told = f"R2 {found['r2']:.3f}" if "r2" in found else f"accuracy {found['accuracy']:.1%}"
+    images = f"{found['images']:,.0f} images"
+    return f"{split} loss {found['loss']:.3f}, {told} of hidden patches ({images})"
 
 
 def lines(found: Any) -> Lines:

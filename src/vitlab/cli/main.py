@@ -24,6 +24,7 @@ from vitlab.cli.finetune import finetune
 from vitlab.cli.info import info
 from vitlab.cli.models import models
 from vitlab.cli.predict import predict
+from vitlab.cli.pretrain import pretrain
 from vitlab.cli.pull import pull
 from vitlab.cli.push import push
 from vitlab.cli.similar import similar
@@ -37,7 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]}, pretty_exceptions_enable=False
 )
 for command in (
-    *(models, summary, train, finetune, predict, evaluate, features, similar, fewshot),
+    *(models, summary, train, pretrain, finetune, predict, evaluate, features, similar, fewshot),
     *(explain, figures, walkthrough, experiment),
     *(benchmark, info, convert, export, push, pull, demo),
 ):

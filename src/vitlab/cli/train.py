@@ -2,13 +2,13 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.judged import headline
+from vitlab.cli.judged import headline, pretraining_headline
 from vitlab.cli.live import live_view
 from vitlab.cli.options import Json, parse_changes
 from vitlab.cli.output import print_json
@@ -100,10 +100,25 @@ def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
         files = {"bundle": str(run.bundle), "report": str(run.report)}
         print_json({**files, **run.metrics, **run.compute.to_dict()})
     else:
-        print(f"{run.split} {headline(run.evaluation)}")
+        for line in _first_lines(run):
+            print(line)
         print(f"cost:   {cost_line(run)}")
         print(f"model:  {run.bundle}\nreport: {run.report}")
-        print(f"next:   {shlex.join(['vitlab', 'predict', str(out)])} IMAGE|FOLDER")
+        print(f"next:   {_next(run, out)}")
+
+
+def _first_lines(run: "Run") -> Iterator[str]:
+    """What the model is worth, where anything tells."""
+    if run.evaluation is not None:
+        yield f"{run.split} {headline(run.evaluation)}"
+    elif run.metrics:
+        yield pretraining_headline(run.split, run.metrics)
+
+
+def _next(run: "Run", out: Path) -> str:
+    if run.evaluation is not None:
+        return f"{shlex.join(['vitlab', 'predict', str(out)])} IMAGE|FOLDER"
+    return f"{shlex.join(['vitlab', 'finetune', '--from', str(out)])} --data FOLDER --out RUN"
 
 
 def cost_line(run: "Run") -> str:

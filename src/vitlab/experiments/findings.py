@@ -51,7 +51,7 @@ class Findings:
     @property
     def trainings(self) -> int:
         """How many there are in all."""
-        return len(self.experiment.arms) * self.record.seeds
+        return len(self.experiment.trainings(self.record.seeds))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-able values, but for which image was told right."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from vitlab.config import from_dict, override, to_dict
 from vitlab.data.datasets import DataSource
@@ -16,12 +17,15 @@ from vitlab.models.cnn_config import ResNetConfig
 from vitlab.models.config import ViTConfig
 from vitlab.models.flops import cost, without_memory
 from vitlab.models.variants import ModelConfig
+from vitlab.preprocessing import Preprocessing
+from vitlab.recipes.pretrain import pretraining
 from vitlab.tasks.job import model_config
 from vitlab.tasks.run_folder import Plan
 from vitlab.tasks.train import decide, split_changes
 from vitlab.train.config import TrainConfig
 from vitlab.train.learning import passes
 from vitlab.train.optim import optimizer_flops
+from vitlab.train.pretraining import with_objective
 
 FEWEST = 10
 """Images of a class that a share of the data has at least: some of them are held out."""
@@ -70,12 +74,12 @@ class Lab:
             changes["images_per_class"] = count
         if not self.smoke:
             return changes
-        small = shrunk(model_config(self.plan(arm, changes))) if arm.how == "train" else {}
+        small = {} if arm.start else shrunk(model_config(self.plan(arm, changes)))
         return {**changes, **small, **SMOKE}
 
     def _shared(self, arm: Arm) -> Mapping[str, Any]:
         """Of a model that starts from another the weights decide what it is."""
-        if arm.how == "train":
+        if not arm.start:
             return self.experiment.changes
         return {k: v for k, v in self.experiment.changes.items() if k.split(".")[0] != "model"}
 
@@ -94,28 +98,31 @@ class Lab:
         if anchor is None:
             return self._own_budget(arm, settings)
         steps = anchor.steps
-        if self.experiment.matched == "compute" and arm.how == "train":
+        if self.experiment.matched == "compute" and not arm.start:
             steps = anchor.flops / flops_per_step(self.plan(arm, settings))
         return {"budget": float(max(round(arm.budget * steps), 1)), "budget_in": "steps"}
 
     def _own_budget(self, arm: Arm, settings: Mapping[str, Any]) -> dict[str, Any]:
         if self.minutes is not None:
             return {"budget": arm.budget * self.minutes, "budget_in": "minutes"}
-        config = self.plan(arm, settings).train if arm.how == "train" else TrainConfig()
+        config = TrainConfig() if arm.start else self.plan(arm, settings).train
         return {"budget": arm.budget * config.budget, "budget_in": config.budget_in}
 
     def plan(self, arm: Arm, settings: Mapping[str, Any]) -> Plan:
         """What a training anew would do; an error where the settings mean nothing."""
-        return decide(self.experiment.recipe, self.data, self.source, self.folder, dict(settings))
+        recipe = pretraining(arm.objective) if arm.objective else self.experiment.recipe
+        return decide(recipe, self.data, self.source, self.folder, dict(settings))
 
     def check(self) -> None:
         """Refuse settings that mean nothing, before the first training."""
         for arm in self.experiment.arms:
             settings = self.settings(arm, 0)
-            if arm.how == "train":
-                self.plan(arm, settings)
-            else:
+            if arm.start:
                 override(TrainConfig(), split_changes(settings)[0])
+                continue
+            plan = self.plan(arm, settings)
+            if plan.train.objective is not None:
+                learning_model(plan)
 
     @property
     def anchor(self) -> Anchor | None:
@@ -126,7 +133,7 @@ class Lab:
     def drop_anchor(self, arm: Arm, plan: Plan) -> None:
         """Keep what the budget bought the first training."""
         wanted = self.experiment.matched != "minutes" and not self.smoke
-        if wanted and self.anchor is None and arm.how == "train":
+        if wanted and self.anchor is None and not arm.start:
             steps = plan.steps / arm.budget
             anchor = Anchor(steps=steps, flops=steps * flops_per_step(plan))
             write_json(self.folder / "anchor.json", to_dict(anchor))
@@ -134,9 +141,22 @@ class Lab:
 
 def flops_per_step(plan: Plan) -> float:
     """Of one update with whole images, as the log of a training counts them."""
-    model, _ = without_memory(model_config(plan))
-    each = passes(plan.train, head_alone=False) * cost(model_config(plan)).flops
+    model = learning_model(plan)
+    each = passes(plan.train, head_alone=False) * cost(model).flops
     return plan.train.batch_size * each + optimizer_flops(model, plan.train.optimizer)
+
+
+def learning_model(plan: Plan) -> nn.Module:
+    """What the updates go through, without memory."""
+    model, _ = without_memory(model_config(plan))
+    if plan.train.objective is None:
+        return model
+    config = model_config(plan)
+    zeros = (0.0,) * config.channels
+    with torch.device("meta"):
+        return with_objective(
+            model, plan.train, Preprocessing(size=(1, 1), mean=zeros, std=(1.0,) * config.channels)
+        )
 
 
 def shrunk(config: ModelConfig) -> dict[str, Any]:

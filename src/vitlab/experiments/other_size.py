@@ -1,4 +1,4 @@
-"""A trained model at another image size: positions resized, or begun anew."""
+"""What an arm starts from: a trained model, perhaps at another size, or partly begun anew."""
 
 from pathlib import Path
 
@@ -25,7 +25,10 @@ POSITIONS = "positions."
 def at_size(run: Path, arm: Arm, seed: int) -> Classifier:
     """The model of a run for images of the arm's size."""
     classifier = load(run, image_size=arm.image_size) if arm.image_size else load(run)
-    if arm.positions == "fresh":
+    if arm.weights == "fresh":
+        torch.manual_seed(seed_for(seed, "fresh weights"))
+        classifier.model.load_state_dict(create_model(classifier.model.config).state_dict())
+    elif arm.positions == "fresh":
         torch.manual_seed(seed_for(seed, "fresh positions"))
         new = create_model(classifier.model.config).state_dict()
         fresh = {name: value for name, value in new.items() if name.startswith(POSITIONS)}
@@ -36,8 +39,8 @@ def at_size(run: Path, arm: Arm, seed: int) -> Classifier:
 
 
 def start_at(run: Path, arm: Arm, seed: int, folder: Path) -> Path:
-    """What fine-tuning starts from: the run itself, or a bundle whose positions begin anew."""
-    if arm.positions == "resized":
+    """What fine-tuning starts from: the run itself, or a bundle that begins anew, or some of it."""
+    if arm.positions == "resized" and arm.weights == "learnt":
         return run
     place = folder / f"seed-{seed}"
     if not is_bundle(place):

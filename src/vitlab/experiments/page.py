@@ -1,6 +1,5 @@
 """The page of an experiment: question, conclusion, figures, every arm, and how to do it again."""
 
-import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -10,15 +9,15 @@ from vitlab.experiments.figures import measure
 from vitlab.experiments.findings import Findings
 from vitlab.experiments.spec import Arm
 from vitlab.experiments.statistics import Difference
+from vitlab.tasks.report.content import Drawing
 from vitlab.tasks.report.markup import Html, element
 from vitlab.tasks.report.numbers import duration, in_pflops, percent, short
+from vitlab.tasks.report.page import show
 from vitlab.tasks.report.style import STYLE
 
 EXTRA = """
 .conclusion { font-size: 16px; }
 .conclusion li { margin: 0 0 6px; max-width: 84ch; }
-.drawing { background: #ffffff; border-radius: 12px; padding: 14px; border: 1px solid var(--rule); }
-.drawing img { display: block; margin: 0 auto; max-width: 100%; height: auto; }
 .better { color: var(--blue); font-weight: 600; }
 .worse { color: var(--orange); font-weight: 600; }
 .open { color: var(--quiet); }
@@ -80,8 +79,11 @@ def _sections(found: Findings, figures: Mapping[str, bytes]) -> Iterator[Html]:
         yield _section("Only a trial", element("p", element("b", words)))
     yield _section("What the numbers say", _conclusion(found))
     if figures:
-        drawn = (_drawing(name.removesuffix(".svg"), content) for name, content in figures.items())
-        yield element("section", *drawn)
+        drawn = (
+            Drawing(title=name, svg=content, caption=CAPTIONS[name.removesuffix(".svg")])
+            for name, content in figures.items()
+        )
+        yield element("section", *map(show, drawn))
     yield _section("Arms", _arms(found))
     if found.differences:
         yield _section(
@@ -122,13 +124,6 @@ def _conclusion(found: Findings) -> Html:
     return element("ul", *(element("li", text) for text in sentences), class_="conclusion")
 
 
-def _drawing(name: str, content: bytes) -> Html:
-    picture = f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
-    caption = CAPTIONS[name]
-    drawing = element("div", element("img", src=picture, alt=caption), class_="drawing")
-    return element("figure", drawing, element("figcaption", caption))
-
-
 def _arms(found: Findings) -> Html:
     heads = (
         *(("arm", None), ("settings", None), ("seeds", "number"), ("held out", "number")),
@@ -140,7 +135,15 @@ def _arms(found: Findings) -> Html:
     for arm in found.experiment.arms:
         known = found.summaries.get(arm.name)
         cells = [element("td", arm.shown), element("td", _settings(arm), class_="what")]
-        if known is None:
+        spent = next((r for r in found.results if r.arm == arm.name), None)
+        if known is None and spent is not None:
+            numbers: tuple[str, ...] = (
+                *("1", "–", "–", "–"),
+                *_cost(spent.steps, spent.pflops, spent.minutes),
+                *(short(spent.parameters), short(spent.forward)),
+            )
+            cells += [element("td", text, class_="number") for text in numbers]
+        elif known is None:
             cells += [element("td", "no result", colspan=len(heads) - 2, class_="quiet")]
         else:
             numbers = (
@@ -148,9 +151,7 @@ def _arms(found: Findings) -> Html:
                 percent(known.held_out),
                 percent(known.mean, 2),
                 "–" if known.deviation is None else f"{100 * known.deviation:.2f}",
-                f"{known.steps:,.0f}",
-                in_pflops(1e15 * known.pflops) if known.pflops else "–",
-                duration(60 * known.minutes) if known.minutes else "–",
+                *_cost(known.steps, known.pflops, known.minutes),
                 short(known.parameters),
                 short(known.forward),
             )
@@ -159,18 +160,35 @@ def _arms(found: Findings) -> Html:
     return _table(heads, rows, "list arms")
 
 
+def _cost(steps: float, pflops: float, minutes: float) -> tuple[str, str, str]:
+    """Steps, compute and time, as they are shown."""
+    return (
+        f"{steps:,.0f}",
+        in_pflops(1e15 * pflops) if pflops else "–",
+        duration(60 * minutes) if minutes else "–",
+    )
+
+
 def _settings(arm: Arm) -> str:
     """What is different about an arm."""
     parts = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in arm.changes.items()]
-    if arm.how != "train":
+    if arm.start:
         size = f" at {arm.image_size} pixels" if arm.image_size else ""
-        word = {"tune": "fine-tuned from", "test": "judged as is:"}[arm.how]
-        parts.insert(0, f"{word} {arm.start}{size}, positions {arm.positions}")
+        parts.insert(0, _beginning(arm, size))
     if arm.share != 1:
         parts.append(f"{arm.share:.3g} of the training images")
     if arm.budget != 1:
         parts.append(f"{arm.budget:g} of the budget")
     return ", ".join(parts) or "the base"
+
+
+def _beginning(arm: Arm, size: str) -> str:
+    """What an arm starts from, in words."""
+    if arm.weights == "fresh":
+        return f"the model of {arm.start}{size}, from nothing"
+    word = {"tune": "fine-tuned from", "test": "judged as is:"}[arm.how]
+    positions = f", positions {arm.positions}" if arm.image_size else ""
+    return f"{word} {arm.start}{size}{positions}{', head new' if arm.new_head else ''}"
 
 
 def _differences(found: Findings) -> Html:
@@ -232,9 +250,7 @@ def _trainings(found: Findings) -> Html:
         numbers = (
             str(result.seed),
             percent(result.value, 2),
-            f"{result.steps:,}",
-            in_pflops(1e15 * result.pflops) if result.pflops else "–",
-            duration(60 * result.minutes) if result.minutes else "–",
+            *_cost(result.steps, result.pflops, result.minutes),
         )
         cells = (element("td", text, class_="number") for text in numbers)
         rows.append(element("tr", element("td", name), *cells))

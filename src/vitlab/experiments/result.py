@@ -18,8 +18,8 @@ class Result:
 
     arm: str
     seed: int
-    value: float
-    """What is compared: a share of images that were told right."""
+    value: float | None
+    """What is compared: a share of images that were told right; None where there are no labels."""
     held_out: float | None
     """Accuracy of the images held out from training; None where none were."""
     images: int

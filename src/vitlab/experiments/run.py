@@ -13,7 +13,7 @@ from vitlab.experiments.folder import Record, check_folder, exact_command, worki
 from vitlab.experiments.lab import Lab, smallest_class
 from vitlab.experiments.read import find
 from vitlab.experiments.result import Result, read_result
-from vitlab.experiments.spec import Experiment
+from vitlab.experiments.spec import Arm, Experiment
 from vitlab.experiments.stop import StopNow, signals_raise
 from vitlab.experiments.training import complete
 from vitlab.experiments.write import write
@@ -119,10 +119,13 @@ class _Round:
     def run(self) -> Findings:
         """Do what is left; results are written after each seed, and when it is stopped."""
         try:
-            for seed in range(self.record.seeds):
-                for arm in self.lab.experiment.arms:
-                    self._complete(arm.name, seed)
-                write(self._findings())
+            done = 0
+            for arm, seed in self._trainings:
+                if seed != done:
+                    write(self._findings())
+                    done = seed
+                self._complete(arm, seed)
+            write(self._findings())
         except (Interrupted, StopNow) as stop:
             found = self._findings()
             if found.results:
@@ -130,22 +133,24 @@ class _Round:
             raise ExperimentStopped(stop.signal, len(found.results), found.trainings) from None
         return self._findings()
 
-    def _complete(self, arm: str, seed: int) -> None:
-        place = self.lab.experiment.by_name[arm]
-        number = seed * len(self.lab.experiment.arms) + list(self.lab.experiment.by_name).index(arm)
-        total = self.record.seeds * len(self.lab.experiment.arms)
-        if read_result(self.lab.place(arm, seed)) is not None:
+    @property
+    def _trainings(self) -> list[tuple[Arm, int]]:
+        return self.lab.experiment.trainings(self.record.seeds)
+
+    def _complete(self, arm: Arm, seed: int) -> None:
+        if read_result(self.lab.place(arm.name, seed)) is not None:
             return
+        number, total = self._trainings.index((arm, seed)) + 1, len(self._trainings)
         try:
-            with self.watching(f"[{number + 1} of {total}] {place.shown}, seed {seed}") as watcher:
-                complete(self.lab, place, seed, watcher)
+            with self.watching(f"[{number} of {total}] {arm.shown}, seed {seed}") as watcher:
+                complete(self.lab, arm, seed, watcher)
         except Interrupted:
             raise
         except VitlabError as error:
-            self.failures[f"{arm}, seed {seed}"] = " ".join(str(error).split())
+            self.failures[f"{arm.name}, seed {seed}"] = " ".join(str(error).split())
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            self.failures[f"{arm}, seed {seed}"] = " ".join(reason.split())
+            self.failures[f"{arm.name}, seed {seed}"] = " ".join(reason.split())
 
     def _findings(self) -> Findings:
         return Findings(
@@ -156,8 +161,7 @@ class _Round:
         )
 
     def _results(self) -> Iterator[Result]:
-        for seed in range(self.record.seeds):
-            for arm in self.lab.experiment.arms:
-                result = read_result(self.lab.place(arm.name, seed))
-                if result is not None:
-                    yield result
+        for arm, seed in self._trainings:
+            result = read_result(self.lab.place(arm.name, seed))
+            if result is not None:
+                yield result

@@ -31,10 +31,18 @@ class Arm:
     """Part of the experiment's budget, or a multiple of it."""
     share: float = 1.0
     """Part of the training images of each class that it learns from."""
-    how: Literal["train", "tune", "test"] = "train"
-    """Train anew; fine-tune what `start` came to; or judge that as it is."""
+    how: Literal["train", "pretrain", "tune", "test"] = "train"
+    """Train anew, with labels or without; fine-tune or judge as it is what `start` came to."""
+    objective: Literal["", "masked-patch", "mae"] = ""
+    """For `pretrain`: what is learnt without labels."""
+    once: bool = False
+    """With the first seed alone; every seed of an arm that starts from it takes that one."""
     start: str = ""
     """The arm whose model of the same seed `tune` and `test` take."""
+    weights: Literal["learnt", "fresh"] = "learnt"
+    """For `tune`: those of `start`, or of its model before it learnt anything, by the seed."""
+    new_head: bool = False
+    """For `tune`: every class starts at zero, also those that `start` knows."""
     image_size: int = 0
     """For `tune` and `test`, the size of the images; 0: that of `start`."""
     positions: Literal["resized", "fresh"] = "resized"
@@ -51,10 +59,16 @@ class Arm:
             raise ConfigError(f"arm {self.name!r}: share {self.share} is not in (0, 1]")
         if self.image_size < 0:
             raise ConfigError(f"arm {self.name!r}: image_size {self.image_size} is negative")
-        if (self.how == "train") == bool(self.start):
+        anew = self.how in ("train", "pretrain")
+        if anew == bool(self.start):
             need = "has no start" if self.start else "needs a start: the arm that it begins with"
             raise ConfigError(f"arm {self.name!r}: how {self.how!r} {need}")
-        if self.how == "train" and (self.image_size or self.positions == "fresh"):
+        if (self.how == "pretrain") != bool(self.objective):
+            need = "has no objective" if self.objective else "needs an objective"
+            raise ConfigError(f"arm {self.name!r}: how {self.how!r} {need}")
+        if self.how != "tune" and (self.new_head or self.weights == "fresh"):
+            raise ConfigError(f"arm {self.name!r}: new_head and weights are for how 'tune'")
+        if anew and (self.image_size or self.positions == "fresh"):
             raise ConfigError(
                 f"arm {self.name!r}: image_size and positions are for how 'tune' and 'test'; "
                 f"valid: changes, such as model.image_size"
@@ -120,6 +134,12 @@ class Experiment:
             raise ConfigError(f"margin {self.margin} is not a share from 0 to 1")
         _check_references(self)
 
+    def trainings(self, seeds: int) -> list[tuple[Arm, int]]:
+        """Every arm with every seed that it is trained with, one seed after the other."""
+        return [
+            (arm, seed) for seed in range(seeds) for arm in self.arms if not (arm.once and seed)
+        ]
+
     def arm(self, name: str) -> Arm:
         """The arm of a name."""
         return self.by_name[name]
@@ -152,6 +172,10 @@ def _check_references(experiment: Experiment) -> None:
             )
         if arm.start and experiment.by_name[arm.start].how == "test":
             raise ConfigError(f"arm {arm.name!r}: {arm.start!r} trains nothing to start with")
+        if arm.how == "test" and experiment.by_name[arm.start].how == "pretrain":
+            raise ConfigError(f"arm {arm.name!r}: {arm.start!r} has no head to be judged by")
+        if arm.once and any(arm.name in other.against for other in experiment.arms):
+            raise ConfigError(f"arm {arm.name!r} is trained once: nothing is compared with it")
         known.append(arm.name)
     if experiment.choose and experiment.choose not in experiment.series:
         raise UnknownName("series to choose", experiment.choose, experiment.series)

@@ -69,16 +69,17 @@ def summaries(experiment: Experiment, results: Sequence[Result]) -> dict[str, Su
     found = {}
     for arm in experiment.arms:
         mine = [result for result in results if result.arm == arm.name]
-        if mine:
-            found[arm.name] = _summary(arm, mine)
+        values = tuple(result.value for result in mine if result.value is not None)
+        if values:
+            found[arm.name] = _summary(arm, mine, values)
     return found
 
 
-def _summary(arm: Arm, results: Sequence[Result]) -> Summary:
+def _summary(arm: Arm, results: Sequence[Result], values: tuple[float, ...]) -> Summary:
     held_out = [result.held_out for result in results if result.held_out is not None]
     return Summary(
         arm=arm.name,
-        values=tuple(result.value for result in results),
+        values=values,
         held_out=statistics.fmean(held_out) if held_out else None,
         pflops=statistics.fmean(result.pflops for result in results),
         minutes=statistics.fmean(result.minutes for result in results),
@@ -131,9 +132,10 @@ def difference(
 ) -> Difference | None:
     """By the seeds that both have; None where there are none."""
     seeds = sorted(ours.keys() & theirs.keys())
-    if not seeds:
+    values = [(ours[seed].value, theirs[seed].value) for seed in seeds]
+    gaps = [one - other for one, other in values if one is not None and other is not None]
+    if not gaps:
         return None
-    gaps = [ours[seed].value - theirs[seed].value for seed in seeds]
     several = len(seeds) > 1
     bounds = seed_interval(gaps) if several else image_interval(ours[seeds[0]], theirs[seeds[0]])
     low, high = bounds or (None, None)

@@ -17,6 +17,7 @@ TABLE = {
     "shape": "encoder:SHAPE",
     "resolution": "sizes:RESOLUTION",
     "attention-kind": "encoder:ATTENTION_KIND",
+    "pretraining": "without_labels:PRETRAINING",
 }
 
 

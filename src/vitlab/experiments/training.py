@@ -17,6 +17,7 @@ from vitlab.tasks.fewshot import fewshot
 from vitlab.tasks.finetune import finetune
 from vitlab.tasks.job import Watcher, model_config
 from vitlab.tasks.job_result import Run
+from vitlab.tasks.pretrain import pretrain
 from vitlab.tasks.run_folder import Plan, plan_path, read_plan
 from vitlab.tasks.train import train
 from vitlab.train.loop import RunFiles
@@ -31,7 +32,8 @@ def complete(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:
     known = read_result(place)
     if known is not None:
         return known
-    result = _test(lab, arm, seed) if arm.how == "test" else _learn(lab, arm, seed, watcher)
+    learn = {"test": _test, "pretrain": _pretrain}.get(arm.how, _learn)
+    result = learn(lab, arm, seed, watcher)
     write_result(place, result)
     shutil.rmtree(place / "checkpoints", ignore_errors=True)
     return result
@@ -40,15 +42,32 @@ def complete(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:
 def _learn(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:
     run = _run(lab, arm, seed, watcher)
     assert isinstance(run.evaluation, Evaluation)
-    plan = read_plan(run.folder)
-    size = cost(model_config(plan))
-    found = Result(
-        arm=arm.name,
-        seed=seed,
+    found = replace(
+        _spent(arm, seed, run),
         value=run.evaluation.accuracy,
         held_out=run.metrics.get("validation_accuracy"),
         images=run.evaluation.images,
         right=pack(run.right or ()),
+    )
+    if lab.experiment.measure == "few-shot":
+        found = _few_shot(lab, found, run.folder)
+    return replace(found, probes=probe(lab.experiment.probes, run.folder, lab.source, lab.smoke))
+
+
+def _pretrain(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:
+    """What is learnt without labels has no accuracy of its own."""
+    return _spent(arm, seed, _run(lab, arm, seed, watcher))
+
+
+def _spent(arm: Arm, seed: int, run: Run) -> Result:
+    """What a training took."""
+    size = cost(model_config(read_plan(run.folder)))
+    return Result(
+        arm=arm.name,
+        seed=seed,
+        value=None,
+        held_out=None,
+        images=0,
         parameters=size.parameters,
         forward=size.flops,
         steps=run.compute.steps,
@@ -56,9 +75,6 @@ def _learn(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:
         pflops=run.compute.flops / 1e15,
         minutes=run.compute.seconds / 60,
     )
-    if lab.experiment.measure == "few-shot":
-        found = _few_shot(lab, found, run.folder)
-    return replace(found, probes=probe(lab.experiment.probes, run.folder, lab.source, lab.smoke))
 
 
 def _run(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Run:
@@ -77,12 +93,15 @@ def _run(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Run:
     if arm.how == "train":
         data = _data(lab)
         return train(lab.experiment.recipe, data=data, out=place, changes=settings, watcher=told)
+    if arm.how == "pretrain":
+        return pretrain(arm.objective, data=lab.data, out=place, changes=settings, watcher=told)
     start = start_at(_start(lab, arm, seed), arm, seed, lab.folder / "starts" / arm.name)
     return finetune(
         start,
         data=lab.data,
         out=place,
         image_size=arm.image_size or None,
+        new_head=arm.new_head,
         changes=settings,
         watcher=told,
     )
@@ -94,9 +113,10 @@ def _data(lab: Lab) -> str:
 
 def _start(lab: Lab, arm: Arm, seed: int) -> Path:
     """The run that an arm starts from."""
-    place = lab.place(arm.start, seed)
+    own = 0 if lab.experiment.arm(arm.start).once else seed
+    place = lab.place(arm.start, own)
     if read_result(place) is None:
-        raise ConfigError(f"it starts from {arm.start}, seed {seed}, which has no result")
+        raise ConfigError(f"it starts from {arm.start}, seed {own}, which has no result")
     return place
 
 
@@ -113,7 +133,7 @@ def _few_shot(lab: Lab, found: Result, model: Path) -> Result:
     return replace(found, value=scores.scores[0].mean, images=scores.test_images, right="")
 
 
-def _test(lab: Lab, arm: Arm, seed: int) -> Result:
+def _test(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:
     right, size = judge_at(_start(lab, arm, seed), arm, seed, lab.source)
     return Result(
         arm=arm.name,

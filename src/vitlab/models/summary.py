@@ -156,9 +156,12 @@ def _record(model: nn.Module, images: Tensor) -> _Recording:
 
 
 def _within_encoder(model: nn.Module, recording: _Recording) -> int | None:
-    if not isinstance(getattr(model, "encoder", None), Encoder):
+    stacks = tuple(
+        f"{path}." for path, module in model.named_modules() if isinstance(module, Encoder)
+    )
+    if not stacks:
         return None
-    return sum(flops for path, flops in recording.flops.items() if path.startswith("encoder."))
+    return sum(flops for path, flops in recording.flops.items() if path.startswith(stacks))
 
 
 def _shape(output: Any) -> Shape | None:

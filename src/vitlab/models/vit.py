@@ -106,8 +106,17 @@ class VisionTransformer(nn.Module):
 
     def embed(self, images: Tensor) -> tuple[Float[Tensor, "B N D"], Grid, list[Added]]:
         """The tokens that enter the encoder, their grid, and the positions for its blocks."""
+        return self.place(self.patches(images))
+
+    def patches(self, images: Tensor) -> Float[Tensor, "B h w D"]:
+        """The embedding of each patch, before it knows its place."""
         self._check(images)
-        x = self.stem(images)  # [B, h, w, D]
+        return self.stem(images)
+
+    def place(
+        self, x: Float[Tensor, "B h w D"]
+    ) -> tuple[Float[Tensor, "B N D"], Grid, list[Added]]:
+        """What `embed` gives, from the embeddings of the patches."""
         grid = (x.shape[1], x.shape[2])
         prefix = [
             token.expand(x.shape[0], -1, -1)

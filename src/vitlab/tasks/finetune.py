@@ -41,6 +41,7 @@ def finetune(
     lora: int | None = None,
     linear_probe: bool = False,
     paper: bool = False,
+    new_head: bool = False,
     find_rate: bool = False,
     sam: float | None = None,
     teacher: str | os.PathLike[str] | None = None,
@@ -69,6 +70,7 @@ def finetune(
         "lora": lora,
         "linear_probe": linear_probe,
         "paper": paper,
+        "new_head": new_head,
         "find_lr": find_rate,
         "sam": sam,
         "teacher": None if teacher is None else absolute(teacher),
@@ -80,14 +82,14 @@ def finetune(
     of_run, of_model = split_changes(given)
     weights = absolute(start)
     model = open_weights_for(
-        weights, source, image_size=image_size, new_head=paper, changes=of_model
+        weights, source, image_size=image_size, new_head=paper or new_head, changes=of_model
     )
     with looking(watcher.files):
         config, reasons = _settings(model, source, options, of_run)
     begin = Start(
         weights=weights,
         preprocessing=_preprocessing(model, source),
-        new_head=paper,
+        new_head=paper or new_head,
         teacher=options["teacher"],
     )
     if begin.teacher is not None:

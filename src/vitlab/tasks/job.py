@@ -26,6 +26,8 @@ from vitlab.tasks.aim import Aim, aim_for
 from vitlab.tasks.job_data import left_out, open_images, survey_of
 from vitlab.tasks.job_machine import best_device, check_options, with_fitting_batches
 from vitlab.tasks.job_result import Run, Trained
+from vitlab.tasks.pretraining.result import finish_pretraining
+from vitlab.tasks.pretraining.watch import pretraining_aim
 from vitlab.tasks.run_folder import Plan, check_new, forget_run, write_plan, write_survey
 from vitlab.tasks.start import check_whitening, reopen, start_white, with_teacher
 from vitlab.train.batch_size import check_memory, out_of_memory
@@ -36,6 +38,7 @@ from vitlab.train.learning import prepare_learning
 from vitlab.train.log import Metric
 from vitlab.train.loop import Evaluate, Loader, RunFiles, fit
 from vitlab.train.memory import is_out_of_memory
+from vitlab.train.pretraining import with_objective
 from vitlab.train.small_images import check_small_sizes
 from vitlab.train.state import TrainState, new_state
 from vitlab.train.teacher import TaughtLoader
@@ -119,11 +122,16 @@ class Job:
         config, device, files = plan.train, best_device(), RunFiles(folder=folder)
         check_options(config, device, watcher.note)
         images, validation = open_images(source, config, known)
-        aim = aim_for(source.task, images, validation, len(source.labels), config)
+        if config.objective is None:
+            aim = aim_for(source.task, images, validation, len(source.labels), config)
+        else:
+            aim = pretraining_aim(config)
         keep_freed_memory()
         torch.manual_seed(seed_for(config.seed, "init"))
         model = first_model(plan, files, source).to(device)
         preprocessing = preprocessing_for(plan, model, source)
+        if config.objective is not None:
+            model = with_objective(model, config, preprocessing).to(device)
         check_small_sizes(model, config)
         check_whitening(model, config, plan.start)
         if config.whiten and not has_checkpoint(files):
@@ -191,7 +199,8 @@ class Job:
         weights = self._choose()
         merge_lora(self.state.model)
         self.aim.settle(self.state.model)
-        return self._trained(plan, weights).finish()
+        trained = self._trained(plan, weights)
+        return trained.finish() if plan.train.objective is None else finish_pretraining(trained)
 
     def with_rate(self, rate: float) -> "Job":
         """The same with another peak rate, before its first step."""

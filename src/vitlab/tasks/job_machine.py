@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from vitlab.errors import OutOfMemory
+from vitlab.tasks.figures.style import check_matplotlib
 from vitlab.tasks.run_folder import Plan
 from vitlab.train.batch_size import advice, fitting_batch_size
 from vitlab.train.config import TrainConfig
@@ -26,6 +27,8 @@ def check_options(config: TrainConfig, device: torch.device, note: Note) -> None
     """Whether this machine has what the options need."""
     if config.tensorboard:
         check_tensorboard()
+    if config.objective is not None:
+        check_matplotlib()
     if config.compile:
         note("looking for a compiler; the first step will take a while")
         check_compiler(device)

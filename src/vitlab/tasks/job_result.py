@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -37,8 +38,11 @@ class Run:
     """What came of a run."""
 
     folder: Path
-    evaluation: Judged
-    """Of the test split, or of the held-out images where there is no test split."""
+    evaluation: Judged | None
+    """Of the test split, or of the held-out images where there is no test split.
+
+    None of a run that learnt without labels.
+    """
     split: str
     metrics: dict[str, float]
     report: Path
@@ -89,7 +93,7 @@ class Trained:
         metrics = self._metrics(split, evaluation)
         self._save_bundle(metrics)
         write_onnx_beside(self.folder / "bundle")
-        write_json(self.folder / BROKEN, self._all_broken())
+        write_json(self.folder / BROKEN, self.all_broken())
         report = write_report(self.folder, self._report(split, images, outcome, evaluation))
         return Run(
             folder=self.folder,
@@ -97,7 +101,7 @@ class Trained:
             split=split,
             metrics=metrics,
             report=report,
-            compute=self._compute(),
+            compute=self.compute(),
             right=outcome.right,
         )
 
@@ -127,7 +131,6 @@ class Trained:
         return metrics
 
     def _save_bundle(self, metrics: Mapping[str, float]) -> None:
-        plan = self.plan
         save_bundle(
             self.folder / "bundle",
             self.model,
@@ -136,22 +139,28 @@ class Trained:
             task=self.source.task,
             targets=self.aim.targets,
             metrics=metrics,
-            provenance={
-                "model": plan.train.model,
-                "recipe": plan.recipe,
-                "data": plan.data,
-                "seed": plan.train.seed,
-                "commit": plan.commit,
-                "command": plan.command,
-                "weights": self.weights,
-                "licence": plan.licence,
-                "vitlab": plan.version,
-                **self._compute().to_dict(),
-                **({} if plan.start is None else {"from": plan.start.weights}),
-            },
+            provenance=self.provenance(),
         )
 
-    def _all_broken(self) -> dict[str, str]:
+    def provenance(self) -> dict[str, Any]:
+        """Where the weights come from, for the bundle."""
+        plan = self.plan
+        return {
+            "model": plan.train.model,
+            "recipe": plan.recipe,
+            "data": plan.data,
+            "seed": plan.train.seed,
+            "commit": plan.commit,
+            "command": plan.command,
+            "weights": self.weights,
+            "licence": plan.licence,
+            "vitlab": plan.version,
+            **self.compute().to_dict(),
+            **({} if plan.start is None else {"from": plan.start.weights}),
+        }
+
+    def all_broken(self) -> dict[str, str]:
+        """The same by name, for a file."""
         found = self.broken()
         return {str(path): found[path] for path in sorted(found)}
 
@@ -167,13 +176,14 @@ class Trained:
             mistakes=self._judge.mistakes(outcome, images, source.labels),
             model=describe_model(config.model, self.model, {"optimizer": config.optimizer.name}),
             data=describe_data(source, {**counts, split: len(images)}, augment=config.augment),
-            compute=self._compute(),
-            broken=self._all_broken(),
+            compute=self.compute(),
+            broken=self.all_broken(),
             command=self.plan.command,
-            notes=self._notes(),
+            notes=self.notes(),
         )
 
-    def _compute(self) -> Compute:
+    def compute(self) -> Compute:
+        """What the training cost."""
         return Compute(
             flops=self.state.flops,
             seconds=self.state.seconds,
@@ -182,9 +192,10 @@ class Trained:
             device=str(next(self.model.parameters()).device),
         )
 
-    def _notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
+        """What the reader of the report should know."""
         notes = [f"{note}." for note in self.source.told]
-        notes += unjudged(self.source, "test")
+        notes += () if self.plan.train.objective else unjudged(self.source, "test")
         notes.append(f"The {'averaged' if self.weights == 'ema' else 'trained'} weights were kept.")
         if self.state.best_step:
             notes.append(f"Chosen on the held-out images after step {self.state.best_step}.")

@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,9 +137,9 @@ def forget_run(run: Path) -> None:
         run.rmdir()
 
 
-def exact_command(recipe: str, data: str, out: Path, changes: Mapping[str, Any]) -> str:
-    """The command line that repeats a run."""
-    words = ["vitlab", "train", recipe, "--data", data, "--out", str(out)]
+def exact_command(verb: Sequence[str], data: str, out: Path, changes: Mapping[str, Any]) -> str:
+    """The command line that repeats a run; `verb` is the command with its recipe."""
+    words = ["vitlab", *verb, "--data", data, "--out", str(out)]
     return shlex.join([*words, *written(changes)])
 
 

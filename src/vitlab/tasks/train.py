@@ -9,6 +9,7 @@ from typing import Any
 from vitlab.config import override, parse, to_dict
 from vitlab.data.datasets import DataSource, open_data
 from vitlab.data.survey import looking, recalling
+from vitlab.data.unlabelled import open_unlabelled
 from vitlab.errors import ConfigError
 from vitlab.models.config import ViTConfig
 from vitlab.models.registry import configure
@@ -52,12 +53,14 @@ def train(
         if licence is not None:
             raise ConfigError("a resumed run keeps the licence it was begun with; leave it out")
         plan, known = read_plan(folder), read_survey(folder)
+        opener = open_data if plan.train.objective is None else open_unlabelled
         with recalling(known):
-            source = open_data(plan.data, download=download, channels=plan.model["channels"])
+            source = opener(plan.data, download=download, channels=plan.model["channels"])
     else:
         check_new(folder)
+        labelled = settings_for(recipe, given).objective is None
         with looking(watcher.files):
-            data, source = open_new(data, download=download, changes=wanted)
+            data, source = open_new(data, download=download, changes=wanted, labelled=labelled)
         plan = replace(decide(recipe, data, source, folder, given), licence=licence)
     with looking(watcher.files):
         job = Job.prepare(
@@ -70,13 +73,18 @@ def train(
 
 
 def open_new(
-    data: str | os.PathLike[str] | None, *, download: bool, changes: Mapping[str, Any]
+    data: str | os.PathLike[str] | None,
+    *,
+    download: bool,
+    changes: Mapping[str, Any],
+    labelled: bool = True,
 ) -> tuple[str, DataSource]:
     """What a new run learns from, and its name, by which it can be resumed from anywhere."""
     if data is None or not os.fspath(data):
         raise ConfigError("no data; pass --data NAME, FOLDER or CSV (vitlab data list shows names)")
     given = os.fspath(data)
-    source = open_data(given, download=download, channels=_channels(changes))
+    opener = open_data if labelled else open_unlabelled
+    source = opener(given, download=download, channels=_channels(changes))
     return given if given in DATASETS else os.path.abspath(os.path.expanduser(given)), source
 
 
@@ -99,6 +107,12 @@ def _channels(changes: Mapping[str, Any]) -> int | None:
     return parse(ViTConfig, "channels", found) if isinstance(found, str) else found
 
 
+def settings_for(recipe: str | TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
+    """The settings of a new run."""
+    base = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    return override(base, split_changes(changes)[0])
+
+
 def decide(
     recipe: str | TrainConfig,
     data: str,
@@ -107,25 +121,30 @@ def decide(
     changes: dict[str, Any],
 ) -> Plan:
     """The plan of a new run, but for the number of steps, which the loader tells."""
-    base = recipe_named(recipe) if isinstance(recipe, str) else recipe
-    of_run, of_model = split_changes(changes)
-    config = override(base, of_run)
-    shape: dict[str, Any] = {"classes": len(source.labels), "channels": source.channels}
+    config, of_model = settings_for(recipe, changes), split_changes(changes)[1]
+    classes = len(source.labels) if config.objective is None else 0
+    shape: dict[str, Any] = {"classes": classes, "channels": source.channels}
     if source.image_size is not None:
         shape["image_size"] = source.image_size
     model = override(configure(config.model, **shape | config.changes), of_model)
     for field in ("classes", "channels"):
         if getattr(model, field) != shape[field]:
-            raise ConfigError(
-                f"model.{field} {getattr(model, field)}; {source.name} has {shape[field]}"
-            )
-    name = recipe if isinstance(recipe, str) else "default"
+            told = source.name if classes else f"what is learnt from {source.name} without labels"
+            raise ConfigError(f"model.{field} {getattr(model, field)}; {told} has {shape[field]}")
+    name = recipe if isinstance(recipe, str) else config.objective or "default"
     return Plan(
         recipe=name,
         data=data,
         train=config,
         model=to_dict(model),
         steps=0,
-        command=exact_command(name, data, folder, changes),
+        command=exact_command(_verb(name, config), data, folder, changes),
         commit=current_commit(),
     )
+
+
+def _verb(name: str, config: TrainConfig) -> tuple[str, ...]:
+    """The command that begins such a run."""
+    if config.objective is None:
+        return ("train", name)
+    return ("pretrain", "--objective", config.objective)

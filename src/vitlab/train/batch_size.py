@@ -15,7 +15,9 @@ from vitlab.memory import free_bytes
 from vitlab.models.config import pair
 from vitlab.models.memory import PeakMemory
 from vitlab.train.config import TrainConfig
+from vitlab.train.loss import Loss, cross_entropy
 from vitlab.train.memory import is_out_of_memory
+from vitlab.train.pretraining import mean_loss
 from vitlab.train.state import TrainState, new_state
 from vitlab.train.step import backward, train_step
 
@@ -109,7 +111,7 @@ def _two_updates(model: nn.Module, config: TrainConfig, size: int) -> None:
     """Of a throwaway copy; the optimizer's memory is there in the second."""
     trial = new_state(copy.deepcopy(model).train(), config)
     for _ in range(2):
-        train_step(trial, _grey(model, size), config, lr_factor=0.0)
+        train_step(trial, _grey(model, size), config, lr_factor=0.0, loss_of=_loss(config))
 
 
 def _cost_on_cpu(model: nn.Module, config: TrainConfig) -> Cost:
@@ -119,7 +121,7 @@ def _cost_on_cpu(model: nn.Module, config: TrainConfig) -> Cost:
     copied = copy.deepcopy(model).train()
     with PeakMemory() as memory:
         trial = new_state(copied, config)
-        train_step(trial, _grey(model, few), config, lr_factor=0.0)
+        train_step(trial, _grey(model, few), config, lr_factor=0.0, loss_of=_loss(config))
     each = (_pass_bytes(trial, config, more) - _pass_bytes(trial, config, few)) / (more - few)
     return Cost(memory.peak, each)
 
@@ -129,10 +131,15 @@ def _pass_bytes(trial: TrainState, config: TrainConfig, size: int) -> int:
 
     Few images of a large model take less than its gradients, which would hide them.
     """
-    backward(trial, _grey(trial.model, size), config)
+    backward(trial, _grey(trial.model, size), config, _loss(config))
     with PeakMemory() as memory:
-        backward(trial, _grey(trial.model, size), config)
+        backward(trial, _grey(trial.model, size), config, _loss(config))
     return memory.peak
+
+
+def _loss(config: TrainConfig) -> Loss:
+    """Any that the model's output fits."""
+    return cross_entropy if config.objective is None else mean_loss
 
 
 def _grey(model: nn.Module, size: int) -> Batch:

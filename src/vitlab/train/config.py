@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from vitlab.data.augment_config import AugmentConfig
 from vitlab.errors import ConfigError
+from vitlab.train.pretrain_config import MaeConfig, MaskedPatchConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,8 +128,20 @@ class TrainConfig:
     """Share of unreadable images from which on the run stops."""
     judge_all: bool = True
     """Whether a class without test images stops the run before it begins."""
+    masked_patch: MaskedPatchConfig | None = None
+    """Learn without labels, from corrupted patches; None: not so."""
+    mae: MaeConfig | None = None
+    """Learn without labels, as a masked autoencoder; None: not so."""
+
+    @property
+    def objective(self) -> Literal["masked-patch", "mae"] | None:
+        """What is learnt without labels; None: labels are."""
+        if self.mae is not None:
+            return "mae"
+        return None if self.masked_patch is None else "masked-patch"
 
     def __post_init__(self) -> None:
+        _check_pretraining(self)
         for name in (
             "batch_size",
             "accumulate",
@@ -170,3 +183,23 @@ class TrainConfig:
             raise ConfigError("whiten_frozen needs whiten > 0: nothing else may start there")
         if self.patience and not self.hold_out:
             raise ConfigError("patience needs hold_out > 0: nothing else may decide when to stop")
+
+
+def _check_pretraining(config: TrainConfig) -> None:
+    """What is about labels, heads and weights that know something has no place without labels."""
+    if config.objective is None:
+        return
+    if config.mae is not None and config.masked_patch is not None:
+        raise ConfigError("masked_patch and mae: a run has one objective")
+    plain = TrainConfig()
+    for name in ("learns", "frozen_blocks", "head_first", "balance", "whiten"):
+        if getattr(config, name) != getattr(plain, name):
+            raise ConfigError(
+                f"{name} {getattr(config, name)} is not for {config.objective}; "
+                f"valid: {getattr(plain, name)}"
+            )
+    if config.optimizer.layer_decay != 1:
+        raise ConfigError(
+            f"optimizer.layer_decay {config.optimizer.layer_decay} is not for "
+            f"{config.objective}; valid: 1"
+        )

@@ -11,7 +11,9 @@ from vitlab.train.config import OptimizerConfig
 from vitlab.train.learning import depth, rate_factor
 from vitlab.train.muon import Muon, newton_schulz_flops
 
-ENCODER_MATRIX = re.compile(r"encoder\.blocks\.\d+\.(attention\.(qkv|proj)|mlp\.fc[12])\.weight")
+ENCODER_MATRIX = re.compile(
+    r"((vit\.)?encoder|decoder)\.blocks\.\d+\.(attention\.(qkv|proj)|mlp\.fc[12])\.weight"
+)
 NOT_DECAYED = re.compile(
     r"(^|\.)(cls_token|registers|positions|offsets|offset_bias|temperature|probe|gamma)\b"
 )

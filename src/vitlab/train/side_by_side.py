@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitlab.data.batch import Batch
-from vitlab.models.config import ViTConfig
-from vitlab.models.vit import logits_of
+from vitlab.models.vit import VisionTransformer, logits_of
 from vitlab.runtime import parts_at_once
 from vitlab.train.config import TrainConfig
 from vitlab.train.loss import Loss
@@ -43,9 +42,9 @@ def independent(model: nn.Module, *, ghosts: bool = False) -> bool:
 
     With `ghosts` also on its own part of the batch, through batch norm.
     """
-    settings = getattr(model, "config", None)
-    if not isinstance(settings, ViTConfig):
+    if not isinstance(model, VisionTransformer):  # what hides patches draws them
         return False
+    settings = model.config
     if settings.dropout or settings.attention_dropout or settings.drop_path:
         return False
     if any(getattr(settings, part) not in names for part, names in OURS.items()):

@@ -95,6 +95,15 @@ class Compute:
         }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawing:
+    """A figure of its own section."""
+
+    title: str
+    svg: bytes
+    caption: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Report:
     """Everything that the page shows."""
@@ -115,4 +124,5 @@ class Report:
     """Sentences for the reader, such as which weights were kept."""
     made_at: str | None = None
     metrics: tuple[Point, ...] = ()
+    drawings: tuple[Drawing, ...] = ()
     config: Mapping[str, Any] | None = None

@@ -1,9 +1,10 @@
 """The page: sections in the order in which one asks."""
 
+import base64
 from collections.abc import Iterator
 
 from vitlab import __version__
-from vitlab.tasks.report.content import Report
+from vitlab.tasks.report.content import Drawing, Report
 from vitlab.tasks.report.curves import draw_curves
 from vitlab.tasks.report.facts import (
     compute_facts,
@@ -47,6 +48,8 @@ def _sections(report: Report) -> Iterator[Html]:
     curves = draw_curves(report.metrics)
     if curves is not None:
         yield _section("How it learned", curves)
+    for drawing in report.drawings:
+        yield _section(drawing.title, show(drawing))
     if report.evaluation is not None:
         for title, content in VIEWS[report.evaluation.task].sections(report):
             yield _section(title, *content)
@@ -54,6 +57,14 @@ def _sections(report: Report) -> Iterator[Html]:
     if report.broken is not None:
         yield _section("Images that could not be read", list_broken(report.broken))
     yield from _again(report)
+
+
+def show(drawing: Drawing) -> Html:
+    """A figure on white, with what it is."""
+    picture = f"data:image/svg+xml;base64,{base64.b64encode(drawing.svg).decode()}"
+    image = element("img", src=picture, alt=drawing.caption)
+    framed = element("div", image, class_="drawing")
+    return element("figure", framed, element("figcaption", drawing.caption))
 
 
 def _facts(report: Report) -> Iterator[Html]:

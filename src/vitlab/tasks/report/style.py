@@ -101,6 +101,8 @@ th { font-weight: 600; }
 .said, .truth { color: var(--quiet); overflow-wrap: anywhere; }
 .said b { color: var(--orange); }
 .truth b { color: var(--blue); }
+.drawing { background: #ffffff; border-radius: 12px; padding: 14px; border: 1px solid var(--rule); }
+.drawing img { display: block; margin: 0 auto; max-width: 100%; height: auto; }
 pre { background: var(--card); border-radius: 8px; padding: 14px 16px; margin: 0 0 16px;
   white-space: pre-wrap; overflow-wrap: anywhere; }
 code, pre { font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }

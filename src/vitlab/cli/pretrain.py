@@ -1,0 +1,93 @@
+"""`vitlab pretrain`: an encoder from images without labels."""
+
+from typing import Annotated, Any
+
+import typer
+
+from vitlab.cli.options import Json
+from vitlab.cli.run_options import (
+    BatchSize,
+    Channels,
+    Data,
+    Download,
+    Epochs,
+    Minutes,
+    Out,
+    Resume,
+    Seed,
+    Settings,
+    Steps,
+)
+from vitlab.cli.train import budget, gather_changes, show_run
+from vitlab.errors import ConfigError
+
+
+def pretrain(
+    out: Out,
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="masked-patch|mae",
+            help="Tell mean colours of corrupted patches, or draw patches that were left out.",
+        ),
+    ] = "mae",
+    data: Data = None,
+    epochs: Epochs = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    mask: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Share of the patches that is hidden.")
+    ] = None,
+    decoder_width: Annotated[
+        int | None, typer.Option(metavar="N", help="Width of mae's decoder.")
+    ] = None,
+    decoder_depth: Annotated[
+        int | None, typer.Option(metavar="N", help="Blocks of mae's decoder.")
+    ] = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
+    channels: Channels = None,
+    changes: Settings = None,
+    resume: Resume = False,
+    download: Download = False,
+    json: Json = False,
+) -> None:
+    """Learn from images without labels; `vitlab finetune --from RUN` goes on with some."""
+    from vitlab.tasks.pretrain import pretrain as run_pretraining
+
+    wanted = gather_changes(
+        changes,
+        budget(epochs=epochs, steps=steps, minutes=minutes),
+        {
+            **_of_objective(objective, mask, decoder_width, decoder_depth),
+            "batch_size": batch_size,
+            "seed": seed,
+            "model.channels": channels,
+        },
+    )
+    if resume and wanted:
+        raise ConfigError(f"--resume continues the run as it was decided, without {min(wanted)}")
+    show_run(
+        lambda watcher: run_pretraining(
+            objective,
+            data=data,
+            out=out,
+            changes=wanted,
+            resume=resume,
+            download=download,
+            watcher=watcher,
+        ),
+        out,
+        json=json,
+    )
+
+
+def _of_objective(
+    objective: str, mask: float | None, width: int | None, depth: int | None
+) -> dict[str, Any]:
+    """Options by the names of their settings."""
+    if objective == "masked-patch":
+        if width is not None or depth is not None:
+            raise ConfigError("--decoder-width and --decoder-depth: masked-patch has no decoder")
+        return {"masked_patch.mask": mask}
+    return {"mae.mask": mask, "mae.decoder_width": width, "mae.decoder_depth": depth}

@@ -1,0 +1,38 @@
+"""`vitlab pretrain`: from images without labels to an encoder that `finetune` starts from."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from vitlab.recipes.pretrain import pretraining
+from vitlab.tasks.job import Watcher
+from vitlab.tasks.job_result import Run
+from vitlab.tasks.train import train
+
+
+def pretrain(
+    objective: str = "mae",
+    *,
+    data: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str],
+    changes: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    download: bool = False,
+    licence: str | None = None,
+    watcher: Watcher | None = None,
+) -> Run:
+    """Learn from images alone, by `masked-patch` or `mae`, and write the encoder to `out`.
+
+    `data` is as in `train`, or a folder of images without classes; `changes` are dotted fields of
+    `TrainConfig`, such as `mae.mask`.
+    """
+    return train(
+        pretraining(objective),
+        data=data,
+        out=out,
+        changes=changes,
+        resume=resume,
+        download=download,
+        licence=licence,
+        watcher=watcher,
+    )
