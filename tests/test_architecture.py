@@ -14,6 +14,7 @@ from vitlab.data.augment_config import AugmentConfig
 from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
 from vitlab.models.config import ViTConfig
 from vitlab.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
+from vitlab.train.pretrain_config import MaeConfig, MaskedPatchConfig
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "vitlab"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -139,6 +140,8 @@ def test_every_field_of_a_model_is_read(config: type[Any]) -> None:
         (OptimizerConfig, ("config", "optimizer"), ("train",)),
         (ScheduleConfig, ("config", "schedule"), ("train",)),
         (AugmentConfig, ("config", "augment"), ("data",)),
+        (MaskedPatchConfig, ("masked_patch",), ("train",)),
+        (MaeConfig, ("mae",), ("train",)),
     ],
 )
 def test_every_field_of_a_run_is_read(

@@ -52,7 +52,7 @@ def test_version(command: Command) -> None:
         *("models", "summary", "train", "evaluate", "info", "convert", "export", "predict", "demo"),
         *("push", "pull", "weights list", "weights fetch"),
         *("features", "similar", "fewshot", "finetune", "explain", "figures", "walkthrough"),
-        *("benchmark", "experiment"),
+        *("benchmark", "experiment", "pretrain"),
     ],
 )
 def test_every_command_has_help_and_json(command: Command, name: str) -> None:

@@ -285,3 +285,30 @@ def test_what_starts_from_nothing_is_a_failure(
 def test_data_without_classes_enough(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="3 classes; valid: 4 or more"):
         halve("three", part(source(), 0, 3))
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_one_pretraining_for_all_seeds(tmp_path: Path, data: str) -> None:
+    arms = (
+        Arm(name="pixels", how="pretrain", objective="mae", once=True),
+        Arm(name="nothing", how="tune", start="pixels", weights="fresh", new_head=True),
+        Arm(name="tuned", how="tune", start="pixels", new_head=True, against=("nothing",)),
+    )
+    found = experiment(study(*arms), out=tmp_path, data=data, seeds=2)
+    assert found.failures == {}
+    assert [(r.arm, r.seed) for r in found.results] == [
+        *(("pixels", 0), ("nothing", 0), ("tuned", 0), ("nothing", 1), ("tuned", 1)),
+    ]
+    assert found.trainings == 5
+    assert [r.value is None for r in found.results] == [True, False, False, False, False]
+    assert set(found.summaries) == {"nothing", "tuned"}
+    assert [gap.seeds for gap in found.differences] == [2]
+    plans = [read_plan(tmp_path / "arms" / "tuned" / f"seed-{seed}") for seed in range(2)]
+    starts = [plan.start for plan in plans]
+    assert all(start is not None and start.new_head for start in starts)
+    assert {start.weights for start in starts if start} == {
+        str((tmp_path / "arms" / "pixels" / "seed-0").absolute())
+    }
+    page = found.report.read_text()
+    assert "arms/pixels/seed-0/report.html" in page
+    assert "the model of pixels, from nothing" in page

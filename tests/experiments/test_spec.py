@@ -78,6 +78,10 @@ def test_a_missing_file_and_an_unknown_name(tmp_path: Path) -> None:
         ({"how": "tune"}, "needs a start"),
         ({"start": "b"}, "has no start"),
         ({"image_size": 16}, "model.image_size"),
+        ({"how": "pretrain"}, "needs an objective"),
+        ({"objective": "mae"}, "has no objective"),
+        ({"how": "pretrain", "objective": "mae", "start": "b"}, "has no start"),
+        ({"new_head": True}, "for how 'tune'"),
     ],
 )
 def test_arms_that_mean_nothing(fields: dict[str, Any], message: str) -> None:
@@ -94,3 +98,15 @@ def test_a_start_stands_before_and_trains() -> None:
         Experiment(
             name="e", title="E", arms=(Arm(name="a"), tested, Arm(name="c", how="tune", start="b"))
         )
+
+
+def test_arms_that_are_trained_once() -> None:
+    once = Arm(name="a", how="pretrain", objective="mae", once=True)
+    tuned = Arm(name="b", how="tune", start="a", weights="fresh")
+    found = Experiment(name="e", title="E", arms=(once, tuned))
+    pairs = [(arm.name, seed) for arm, seed in found.trainings(3)]
+    assert pairs == [("a", 0), ("b", 0), ("b", 1), ("b", 2)]
+    with pytest.raises(ConfigError, match="no head to be judged by"):
+        Experiment(name="e", title="E", arms=(once, Arm(name="c", how="test", start="a")))
+    with pytest.raises(ConfigError, match="nothing is compared with it"):
+        Experiment(name="e", title="E", arms=(once, Arm(name="c", against=("a",))))

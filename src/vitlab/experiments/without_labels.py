@@ -38,8 +38,8 @@ PRETRAINING = Experiment(
     question="With labels for a tenth of the images, how much does a ViT gain from learning "
     "without labels first, and is it as much as from all labels?",
     paper=(
-        "Section 4.6 (ViT-B/16, ImageNet): masked patch prediction gives 79.9 %, 2 points more than "
-        "training from scratch and 4 fewer than supervised pre-training. "
+        "Section 4.6 (ViT-B/16, ImageNet): masked patch prediction gives 79.9 %, 2 points more "
+        "than training from scratch and 4 fewer than supervised pre-training. "
         "arXiv:2111.06377 reaches 83.6 % with a masked autoencoder."
     ),
     changes=SMALL_VIT,
