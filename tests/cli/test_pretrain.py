@@ -27,8 +27,9 @@ def test_from_images_to_an_encoder_to_a_classifier(
     run, tuned = tmp_path / "p", tmp_path / "t"
     made = command(
         *("pretrain", "--data", data, "--out", run, *SMALL),
-        *("--mask", 0.6, "--decoder-width", 16, "--decoder-depth", 1, "--set", "mae.decoder_heads=2"),
-    )  # fmt: skip
+        *("--mask", 0.6, "--decoder-width", 16, "--decoder-depth", 1),
+        *("--set", "mae.decoder_heads=2"),
+    )
     assert made.code == 0, made.err
     assert f"next:   vitlab finetune --from {run} --data FOLDER --out RUN" in made.out
     assert "R2" in made.out
