@@ -69,7 +69,8 @@ def test_masked_patches_as_json(command: Command, data: str, tmp_path: Path) -> 
         (["--set", "model.position=rope"], "mae: position 'rope' at 'stem' needs the whole grid"),
         (["--decoder-width", "7"], "decoder_width 7 does not split"),
         (["--objective", "masked-patch", "--decoder-depth", "1"], "masked-patch has no decoder"),
-        (["--resume", "--mask", "0.5"], "--resume continues the run as it was decided"),
+        (["--resume", "--mask", "0.5"], "as it was decided, without mae.mask"),
+        (["--resume", "--objective", "mae"], "as it was decided, without objective"),
         (["--set", "mae.msak=0.5"], "unknown key 'mae.msak'"),
     ],
 )

@@ -25,12 +25,12 @@ from vitlab.errors import ConfigError
 def pretrain(
     out: Out,
     objective: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="masked-patch|mae",
-            help="Tell mean colours of corrupted patches, or draw patches that were left out.",
+            help="Tell mean colours of corrupted patches, or draw left-out ones; else mae.",
         ),
-    ] = "mae",
+    ] = None,
     data: Data = None,
     epochs: Epochs = None,
     steps: Steps = None,
@@ -65,11 +65,12 @@ def pretrain(
             "model.channels": channels,
         },
     )
-    if resume and wanted:
-        raise ConfigError(f"--resume continues the run as it was decided, without {min(wanted)}")
+    if resume and (wanted or objective):
+        given = "objective" if objective else min(wanted)
+        raise ConfigError(f"--resume continues the run as it was decided, without {given}")
     show_run(
         lambda watcher: run_pretraining(
-            objective,
+            objective or "mae",
             data=data,
             out=out,
             changes=wanted,
@@ -83,7 +84,7 @@ def pretrain(
 
 
 def _of_objective(
-    objective: str, mask: float | None, width: int | None, depth: int | None
+    objective: str | None, mask: float | None, width: int | None, depth: int | None
 ) -> dict[str, Any]:
     """Options by the names of their settings."""
     if objective == "masked-patch":
