@@ -183,6 +183,12 @@ def test_muon_takes_the_matrices_of_encoder_and_decoder() -> None:
     assert fitting_batch_size(model, config, largest=4) == 4
 
 
+def test_another_model_keeps_its_shape() -> None:
+    assert pretraining("mae").changes["width"] == 128
+    other = pretraining("masked-patch", model="vit_s16")
+    assert (other.model, other.changes) == ("vit_s16", {})
+
+
 @pytest.mark.usefixtures("no_figures")
 def test_an_unlabelled_folder(tmp_path: Path) -> None:
     random = np.random.default_rng(0)

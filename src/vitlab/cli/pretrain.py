@@ -70,7 +70,7 @@ def pretrain(
         raise ConfigError(f"--resume continues the run as it was decided, without {given}")
     show_run(
         lambda watcher: run_pretraining(
-            objective or "mae",
+            objective,
             data=data,
             out=out,
             changes=wanted,

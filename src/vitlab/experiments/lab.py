@@ -110,7 +110,9 @@ class Lab:
 
     def plan(self, arm: Arm, settings: Mapping[str, Any]) -> Plan:
         """What a training anew would do; an error where the settings mean nothing."""
-        recipe = pretraining(arm.objective) if arm.objective else self.experiment.recipe
+        recipe: str | TrainConfig = self.experiment.recipe
+        if arm.objective:
+            recipe = pretraining(arm.objective, model=settings.get("model"))
         return decide(recipe, self.data, self.source, self.folder, dict(settings))
 
     def check(self) -> None:

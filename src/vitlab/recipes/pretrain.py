@@ -1,7 +1,8 @@
 """Recipes for learning without labels: a small pure ViT, on small images."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from vitlab.data.augment_config import AugmentConfig
 from vitlab.errors import UnknownName
@@ -9,16 +10,16 @@ from vitlab.recipes.small import default
 from vitlab.train.config import TrainConfig
 from vitlab.train.pretrain_config import MaeConfig, MaskedPatchConfig
 
-Kind = Literal["masked-patch", "mae"]
 SHAPE: dict[str, Any] = {"width": 128, "depth": 6, "heads": 4, "mlp_width": 512}
 """Small enough for a laptop; patches of 4 pixels are those of `vit_cifar_pure`."""
 
 
-def pretraining(objective: str) -> TrainConfig:
-    """The recipe of an objective."""
-    if objective not in get_args(Kind):
-        raise UnknownName("objective", objective, get_args(Kind))
-    return mae() if objective == "mae" else masked_patch()
+def pretraining(objective: str | None = None, *, model: str | None = None) -> TrainConfig:
+    """The recipe of an objective (None: `mae`); another `model` keeps the shape of its name."""
+    if objective is not None and objective not in RECIPES:
+        raise UnknownName("objective", objective, RECIPES)
+    config = mae() if objective is None else RECIPES[objective]()
+    return config if model is None else replace(config, model=model, changes={})
 
 
 def masked_patch() -> TrainConfig:
@@ -48,3 +49,6 @@ def _base() -> TrainConfig:
         label_smoothing=0.0,
         judge_all=False,
     )
+
+
+RECIPES: dict[str, Callable[[], TrainConfig]] = {"masked-patch": masked_patch, "mae": mae}

@@ -11,7 +11,7 @@ from vitlab.tasks.train import train
 
 
 def pretrain(
-    objective: str = "mae",
+    objective: str | None = None,
     *,
     data: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str],
@@ -21,13 +21,14 @@ def pretrain(
     licence: str | None = None,
     watcher: Watcher | None = None,
 ) -> Run:
-    """Learn from images alone, by `masked-patch` or `mae`, and write the encoder to `out`.
+    """Learn from images alone, by `masked-patch` or `mae` (None), and write the encoder to `out`.
 
     `data` is as in `train`, or a folder of images without classes; `changes` are dotted fields of
     `TrainConfig`, such as `mae.mask`.
     """
+    model = (changes or {}).get("model")
     return train(
-        pretraining(objective),
+        pretraining(objective, model=model),
         data=data,
         out=out,
         changes=changes,
