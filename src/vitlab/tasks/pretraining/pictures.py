@@ -17,10 +17,12 @@ from vitlab.tasks.report.curves import curves_of
 
 GAP = 0.12
 """Of a picture's side, left free between two."""
+LABELS = 1.2
+"""Inches beside the pictures that their names take."""
 ROWS = {
     "mae": {
         "original": "original",
-        "seen": "what the encoder sees",
+        "seen": "visible patches",
         "before": "drawn before learning",
         "after": "drawn after learning",
     },
@@ -82,7 +84,7 @@ def draw_rows(rows: Mapping[str, Float[np.ndarray, "B H W 3"]], titles: Mapping[
         for column, picture in enumerate(rows[name]):
             top, left = line * (height + gap), column * (width + gap)
             sheet[top : top + height, left : left + width] = picture
-    figure = new_figure(PAGE, 0.1 + (PAGE - 1.5) * sheet.shape[0] / sheet.shape[1])
+    figure = new_figure(PAGE, 0.1 + (PAGE - LABELS) * sheet.shape[0] / sheet.shape[1])
     axes = figure.subplots()
     axes.imshow(sheet, interpolation="nearest")
     axes.set_xticks([])
