@@ -32,6 +32,11 @@ class TorchModel:
         device = torch.accelerator.current_accelerator(check_available=True)
         self.classifier.model.to(device or torch.device("cpu"))
 
+    @property
+    def merge_tokens(self) -> int:
+        """Tokens that are merged in each block."""
+        return self.classifier.merge_tokens
+
     def require_preprocessing(self) -> Preprocessing:
         """How images are prepared; an error where nothing says it."""
         return self.classifier.preprocessing

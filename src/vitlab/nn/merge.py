@@ -8,6 +8,13 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+STEPS = 2**14
+"""Steps of likeness between 0 and 1; cosines that differ by less are alike, and go in order.
+
+Patches of one colour are exactly as like each other as their neighbours are, but for rounding,
+which is another in every runtime and batch.
+"""
+
 
 @dataclass(frozen=True)
 class Merging:
@@ -35,10 +42,12 @@ def match(keys: Float[Tensor, "B A P K"], count: int) -> Merging:
     """Bipartite soft matching: the `count` patches most like one of the other half go into it.
 
     Every second patch may go, into one of those between; at most all of these go. Likeness is the
-    cosine of the keys' mean over the heads. Those that stay keep their order, before the others.
+    cosine of the keys' mean over the heads, in whole `STEPS`; of equals, the first is taken. Those
+    that stay keep their order, before the others.
     """
     key = F.normalize(keys.mean(dim=1), dim=-1)
-    best, target = (key[:, 1::2] @ key[:, ::2].mT).max(dim=-1)  # [B, those that may go]
+    likeness = (key[:, 1::2] @ key[:, ::2].mT * STEPS).round()
+    best, target = likeness.max(dim=-1)  # [B, those that may go]
     goers = best.shape[1]
     count = min(count, goers)
     stay = goers - count

@@ -61,8 +61,8 @@ def predict(
 ) -> Predicted:
     """Classify files, folders, patterns, and what `-` reads; `each` is told every prediction.
 
-    `threshold` as in `Classifier.predict`, `merge_tokens` as in `vitlab.load`, which needs torch;
-    `engine` and `changes` as in `open_answering`.
+    `threshold` as in `Classifier.predict`, `merge_tokens`, `engine` and `changes` as in
+    `open_answering`.
     With `output`, what is in the file already is not computed again. An image that cannot be read
     is a record with an `error`; where it is the only one, it is an InputError.
     """
@@ -74,14 +74,13 @@ def predict(
     inputs = ImageInputs(names=[os.fspath(name) for name in images], stdin=stdin)
     if inputs.single and batch_size is None:
         batch_size = 1
-    if merge_tokens:
-        changes["merge_tokens"] = merge_tokens
-    answering = open_answering(model, engine=engine, labels=labels, **changes)
+    answering = open_answering(
+        model, engine=engine, labels=labels, merge_tokens=merge_tokens, **changes
+    )
     job = _Job(
         model=os.fspath(model),
         answering=answering,
         inputs=inputs,
-        merge_tokens=merge_tokens,
         top=top,
         threshold=threshold,
         sheet=contact_sheet,
@@ -104,7 +103,6 @@ class _Job:
     model: str
     answering: Answering
     inputs: ImageInputs
-    merge_tokens: int
     top: int
     threshold: float | None
     sheet: Path | None
@@ -138,7 +136,7 @@ class _Job:
             threshold=predictor.threshold if predictor.task == "multi-label" else None,
             batch_size=predictor.engine.batch_size,
             engine=self.answering.engine,
-            merge_tokens=self.merge_tokens,
+            merge_tokens=self.answering.merge_tokens,
         )
 
     def predictor(self, batch_size: int | None) -> Predictor:

@@ -32,6 +32,8 @@ class Facts:
     """Of all that is in memory at once for one image, the weights left out."""
     weight_bytes: int
     """Of the weights, as they are computed with."""
+    merge_tokens: int = 0
+    """Tokens that are merged in each block."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
