@@ -15,6 +15,7 @@ from vitlab.preprocessing import Preprocessing
 from vitlab.weights.bundle_files import find_bundle
 from vitlab.weights.labels import Labels
 from vitlab.weights.names import locate
+from vitlab.weights.network_digest import add_tensors
 from vitlab.weights.reading import SUFFIXES
 from vitlab.weights.table import named
 
@@ -66,7 +67,5 @@ def fingerprint(classifier: Classifier) -> str:
     config = to_dict(classifier.model.config)
     facts = [config, classifier.preprocessing.to_json(), classifier.labels]
     digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16)
-    for name, tensor in classifier.model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    add_tensors(digest, classifier.model)
     return digest.hexdigest()

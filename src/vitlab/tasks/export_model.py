@@ -23,6 +23,7 @@ from vitlab.weights.bundle import bundle_content
 from vitlab.weights.bundle_files import WEIGHTS, find_bundle, is_bundle, read_bundle_config
 from vitlab.weights.deployed import Deployed, Facts, Quantized
 from vitlab.weights.names import locate
+from vitlab.weights.network_digest import network_digest
 from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
 
@@ -58,6 +59,7 @@ class Exportable:
             peak_bytes=peak_bytes(self.model),
             weight_bytes=weight_bytes(self.model),
             merge_tokens=merged_tokens(self.model),
+            network=network_digest(unmerged(self.model)[0]),
         )
         return Deployed(config=self.content, facts=facts)
 
