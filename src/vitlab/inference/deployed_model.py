@@ -151,10 +151,11 @@ def check_merging(file: Path, merged: int, wanted: int, model: str = "MODEL") ->
     """Refuse a file that merges another number of tokens than is wanted."""
     if merged == wanted:
         return
-    option = f" --merge-tokens {wanted}" if wanted else ""
+    options = f" --merge-tokens {wanted}" if wanted else ""
+    options += " --format aoti" if file.suffix == ".pt2" else ""
     raise StaleExport(
         f"{file} was exported with merge_tokens {merged}, not {wanted}; "
-        f"`vitlab export {model}{option} --output FILE{file.suffix}` writes such a file"
+        f"`vitlab export {model}{options} --output FILE{file.suffix}` writes such a file"
     )
 
 

@@ -117,9 +117,7 @@ def _open_best(
     if folder is None or may_have_accelerator() or find_spec("onnxruntime") is None:
         return _open_torch(model, labels, merge_tokens, changes)
     try:
-        return open_beside(
-            folder, engine="onnxruntime", labels=labels, merge_tokens=merge_tokens
-        )
+        return open_beside(folder, engine="onnxruntime", labels=labels, merge_tokens=merge_tokens)
     except StaleExport as error:
         if not merge_tokens:  # a plain file beside the weights is what there usually is
             log.warning("%s; torch computes instead", error)

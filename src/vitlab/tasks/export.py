@@ -83,9 +83,7 @@ def export(
     path = Path(output)
     _check_output(path, format, force)
     _check_needs(format)
-    found = open_exportable(
-        model, image_size=image_size, merge_tokens=merge_tokens, **changes
-    )
+    found = open_exportable(model, image_size=image_size, merge_tokens=merge_tokens, **changes)
     if preprocess_inside and found.preprocessing is None:
         raise PreprocessingUnknown(
             "--preprocess-inside needs to know how images are prepared, and nothing says it of "

@@ -134,9 +134,8 @@ def _places(
     found = {}
     for engine, count in product(engines, merge_tokens):
         format = FORMATS[engine]
-        if format is None or (engine == "auto" and not saved):
-            found[engine] = model
-        elif not count and _has_onnx(model, format):
+        usual = engine == "auto" and not saved
+        if format is None or usual or (not count and _has_onnx(model, format)):
             found[engine] = model
         elif not count or engine in MERGING:
             stem = f"merged-{count}" if count else "model"
