@@ -1,13 +1,10 @@
 """A model in torch that answers for pictures."""
 
-import hashlib
-import json
 import os
 from typing import Any
 
 import torch
 
-from vitlab.config import to_dict
 from vitlab.inference.batch_size import check_weights
 from vitlab.inference.classifier import Classifier, load
 from vitlab.inference.predictor import Predictor
@@ -15,7 +12,7 @@ from vitlab.preprocessing import Preprocessing
 from vitlab.weights.bundle_files import find_bundle
 from vitlab.weights.labels import Labels
 from vitlab.weights.names import locate
-from vitlab.weights.network_digest import add_tensors
+from vitlab.weights.network_digest import network_digest
 from vitlab.weights.reading import SUFFIXES
 from vitlab.weights.table import named
 
@@ -64,8 +61,5 @@ def _stored_bytes(model: str | os.PathLike[str]) -> int:
 
 def fingerprint(classifier: Classifier) -> str:
     """The same for models that give the same answers in the same words."""
-    config = to_dict(classifier.model.config)
-    facts = [config, classifier.preprocessing.to_json(), classifier.labels]
-    digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16)
-    add_tensors(digest, classifier.model)
-    return digest.hexdigest()
+    prepared = classifier.preprocessing.to_json()
+    return network_digest(classifier.model, prepared, classifier.labels)
