@@ -248,7 +248,7 @@ def answers(told: Prepared, runs: str, **changes: Any) -> Any:
     return contestants.engine(place, told.folder, **arguments)().tolist()
 
 
-def test_ours_and_theirs_compute_the_same(tmp_path: Path) -> None:
+def test_ours_and_theirs_compute_the_same(tmp_path: Path, no_type_checks: None) -> None:
     weights = saved_model(tmp_path / "tiny.safetensors")
     engines = ("torch", "onnxruntime")
     asked: dict[str, Any] = {"engines": engines, "merge_tokens": (0, 5), "batch": 4}
