@@ -19,6 +19,7 @@ from vitlab.inference.open_model import Answering, open_answering
 from vitlab.inference.pictures import Picture, path_of, read_picture, reading
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.tasks.image_inputs import ImageInputs
+from vitlab.tasks.kept_export import kept_export
 from vitlab.tasks.prediction_files import PredictionFile, check_output, open_predictions
 from vitlab.tasks.prediction_job import Job
 from vitlab.tasks.prediction_records import as_text
@@ -76,7 +77,8 @@ def predict(
         batch_size = 1
     if merge_tokens:
         changes["merge_tokens"] = merge_tokens
-    answering = open_answering(model, engine=engine, labels=labels, **changes)
+    exported = None if changes else kept_export(model, engine=engine, images=inputs.count)
+    answering = open_answering(exported or model, engine=engine, labels=labels, **changes)
     job = _Job(
         model=os.fspath(model),
         answering=answering,
