@@ -7,10 +7,10 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from vitlab import __version__
 from vitlab.checksum import file_digest
 from vitlab.home import homes, writable_home
 from vitlab.lock import locked
@@ -74,7 +74,7 @@ def _export(path: Path, name: str) -> Path | None:
 
 def _key(path: Path) -> str:
     """Of the weights, of all that may say how to read them, and of what exports them."""
-    told = [version("vitlab"), path.name, file_digest(path, "sha256")]
+    told = [__version__, path.name, file_digest(path, "sha256")]
     for name in BESIDE:
         if (path.parent / name).is_file():
             told += [name, file_digest(path.parent / name, "sha256")]
