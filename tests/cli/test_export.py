@@ -63,3 +63,12 @@ def test_pixels_are_not_for_measuring(command: Command, tmp_path: Path) -> None:
         "--preprocess-inside",
     )
     assert "--data measures files that take normalised images" in told.mistake
+
+
+def test_the_size_may_be_set_as_any_other_field(command: Command, tmp_path: Path) -> None:
+    told = command(
+        *("export", "vit_test", "--output", str(tmp_path / "a.onnx")),
+        *("--set", "image_size=16,24", "--set", "channels=4"),
+    )
+    assert (told.code, told.err) == (0, "")
+    assert "any number of images, 4 x 16 x 24, normalised images" in told.out

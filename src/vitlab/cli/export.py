@@ -87,14 +87,13 @@ def export(
             format=format,
             output=output,
             dynamic_batch=dynamic_batch,
-            image_size=image_size,
             preprocess_inside=preprocess_inside,
             quantize=quantize,
             calibrate=calibrate,
             merge_tokens=merge_tokens,
             tolerance=tolerance,
             force=force,
-            **loading(changes),
+            **loading(changes, image_size=image_size),
         )
     except Disagrees as error:
         print("error:", error, file=sys.stderr)

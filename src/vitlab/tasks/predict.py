@@ -19,6 +19,7 @@ from vitlab.inference.open_model import Answering, open_answering
 from vitlab.inference.pictures import Picture, path_of, read_picture, reading
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.tasks.image_inputs import ImageInputs
+from vitlab.tasks.kept_export import kept_export
 from vitlab.tasks.prediction_files import PredictionFile, check_output, open_predictions
 from vitlab.tasks.prediction_job import Job
 from vitlab.tasks.prediction_records import as_text
@@ -74,8 +75,10 @@ def predict(
     inputs = ImageInputs(names=[os.fspath(name) for name in images], stdin=stdin)
     if inputs.single and batch_size is None:
         batch_size = 1
+    plain = not changes and not merge_tokens
+    exported = kept_export(model, engine=engine, images=inputs.count) if plain else None
     answering = open_answering(
-        model, engine=engine, labels=labels, merge_tokens=merge_tokens, **changes
+        exported or model, engine=engine, labels=labels, merge_tokens=merge_tokens, **changes
     )
     job = _Job(
         model=os.fspath(model),
