@@ -107,6 +107,14 @@ def test_a_program_of_torch_merges_too(model: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_file_in_8_bits_merges_too(model: Any, tmp_path: Path) -> None:
+    path = tmp_path / "int8.onnx"
+    found = vitlab.export(model, output=path, quantize="int8", merge_tokens=R)
+    assert (found.deployed.facts.merge_tokens, found.deployed.facts.quantize) == (R, "int8")
+    assert open_answering(path, merge_tokens=R).engine == "onnxruntime"
+
+
+@pytest.mark.slow
 def test_a_compiled_package_merges_too(model: Any, tmp_path: Path) -> None:
     path = tmp_path / "merged.pt2"
     found = vitlab.export(model, output=path, format="aoti", merge_tokens=R)

@@ -69,7 +69,7 @@ def open_exportable(
 ) -> Exportable:
     """A run, a bundle, weights, a model, or a name of the family with fresh weights.
 
-    A classifier that merges tokens goes on to, with `merge_tokens` as many as that says.
+    A classifier that merges tokens is exported so; `merge_tokens` sets another number.
     """
     if isinstance(model, nn.Module):
         source = getattr(model, "source", None) or WeightSource(format="vitlab", path=Path("model"))
