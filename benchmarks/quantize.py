@@ -17,18 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import ROOT
+from deit import BATCH, WEIGHTS, photos
 from numpy.typing import NDArray
 
-from vitlab import imagenet, load
 from vitlab.export.quantize import Policy, write_int8
 from vitlab.inference.runtimes import run_onnx
 from vitlab.tasks.export import export
 
-SHARED = ROOT.parent / "shared"
-WEIGHTS = SHARED / "weights" / "deit_tiny_patch16_224.safetensors"
-PHOTOS = SHARED / "data" / "imagenette-mini"
-CALIBRATED, BATCH = 64, 8
+CALIBRATED = 64
 WAYS = {
     "signed, 7 bits, per channel": Policy(),
     "signed, 8 bits, per channel": Policy(reduce_range=False),
@@ -71,15 +67,6 @@ def main() -> None:
                 print(told(rows[-1]), flush=True)
     if given.json is not None:
         given.json.write_text(json.dumps(rows, indent=2) + "\n")
-
-
-def photos(count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """So many photos as the model reads them, and their classes."""
-    files = sorted(PHOTOS.rglob("*.JPEG"))
-    chosen = [files[number] for number in np.random.default_rng(0).permutation(len(files))[:count]]
-    preprocessing, ids = load(WEIGHTS).preprocessing, imagenet.wordnet_ids()
-    images = np.stack([preprocessing.apply(file) for file in chosen])
-    return images, np.array([ids.index(file.parent.name) for file in chosen])
 
 
 def answers(file: Path, images: NDArray[np.float32]) -> tuple[NDArray[np.float32], float]:

@@ -37,9 +37,16 @@ def attention_form(device: str, tokens: int, use: Use) -> Literal["fused", "plai
     return "fused"
 
 
+def only_products() -> bool:
+    """Whether a graph is being traced that runs elsewhere: see `plain_products`."""
+    return _plain_products
+
+
 @contextmanager
 def plain_products() -> Iterator[None]:
-    """Attention as matrix products, whatever is faster here: for graphs that run elsewhere."""
+    """Attention and merging as matrix products, whatever is faster here: for graphs that run
+    elsewhere.
+    """
     global _plain_products
     before, _plain_products = _plain_products, True
     try:

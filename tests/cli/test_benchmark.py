@@ -7,6 +7,8 @@ import pytest
 
 from command import Command
 from tasks.classifiers import LABELS, colours, saved_model
+from vitlab.weights.bundled import bundled_folder
+from vitlab.weights.deployed import FACTS_KEY
 
 
 def test_a_benchmark_is_told_and_written(command: Command, tmp_path: Path) -> None:
@@ -35,6 +37,26 @@ def test_a_benchmark_is_told_and_written(command: Command, tmp_path: Path) -> No
     assert [(a["merge_tokens"], a["images"]) for a in told["accuracies"]] == [(0, 6), (5, 6)]
 
 
+def test_exported_files_take_part(command: Command, tmp_path: Path) -> None:
+    """Two of the same weights, of which one says that it was quantised."""
+    onnx = pytest.importorskip("onnx")
+    folder = bundled_folder("cifar10")
+    assert folder is not None
+    for name, kind in (("a.onnx", None), ("b.onnx", "int8")):
+        stored = onnx.load(str(folder / "model.onnx"))
+        for told in stored.metadata_props:
+            if told.key == FACTS_KEY:
+                facts = json.loads(told.value) | {"network": "same", "quantize": kind}
+                told.value = json.dumps(facts)
+        onnx.save(stored, str(tmp_path / name))
+    files = (tmp_path / "a.onnx", tmp_path / "b.onnx")
+    given = ("--batch", 2, "--rounds", 1, "--seconds", 0.001, "--threads", 1)
+    outcome = command("benchmark", *files, *given)
+    assert outcome.code == 0, outcome.err
+    assert "b.onnx onnxruntime" in outcome.out
+    assert ", by design" in outcome.out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -42,6 +64,8 @@ def test_a_benchmark_is_told_and_written(command: Command, tmp_path: Path) -> No
         (("vit_test", "--batch", "1,x"), "'1,x' is not numbers with commas between them"),
         (("vit_test", "--against", "keras"), "unknown library 'keras'; valid: timm, transf"),
         (("vit_test", "--merge-tokens", "4,4"), "merge_tokens 4, 4: one of them comes twice"),
+        (("a.onnx", "--against", "timm"), "a.onnx against timm: an exported file has no weights"),
+        (("gone.onnx", "--batch", "1"), "gone.onnx: no such file"),
         (("vit_test", "vit_test"), "models vit_test, vit_test: one of them comes twice"),
     ],
 )

@@ -49,9 +49,26 @@ def test_a_model_that_disagrees_ends_with_1(
     assert (told.code, told.out, told.err) == (1, "", "error: the exported model differs\n")
 
 
+def test_a_model_without_tokens_merges_none(command: Command, tmp_path: Path) -> None:
+    told = command(
+        *("export", "cnn_tutorial", "--output", str(tmp_path / "a.onnx"), "--merge-tokens", "2")
+    )
+    assert told.mistake.startswith("merge_tokens 2: a TutorialCNN has no tokens that could be mer")
+    assert not list(tmp_path.iterdir())
+
+
 def test_pixels_are_not_for_measuring(command: Command, tmp_path: Path) -> None:
     told = command(
         *("export", "vit_test", "--output", str(tmp_path / "a.onnx"), "--data", "sample"),
         "--preprocess-inside",
     )
     assert "--data measures files that take normalised images" in told.mistake
+
+
+def test_the_size_may_be_set_as_any_other_field(command: Command, tmp_path: Path) -> None:
+    told = command(
+        *("export", "vit_test", "--output", str(tmp_path / "a.onnx")),
+        *("--set", "image_size=16,24", "--set", "channels=4"),
+    )
+    assert (told.code, told.err) == (0, "")
+    assert "any number of images, 4 x 16 x 24, normalised images" in told.out

@@ -1,5 +1,6 @@
 """Exported models behind the predictor: the answers of torch, without torch, and none of others."""
 
+import json
 import os
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from vitlab.runtime import cores
 from vitlab.tasks.onnx_beside import write_onnx_beside
 from vitlab.weights.bundle_files import ONNX, WEIGHTS
 from vitlab.weights.bundled import bundled_folder
-from vitlab.weights.deployed import Facts
+from vitlab.weights.deployed import FACTS_KEY, Facts
 from vitlab.weights.onnx_metadata import read_metadata
 from weights.bundles import make_bundle, small_model
 
@@ -115,6 +116,41 @@ def test_a_file_of_other_weights_is_noticed(
         open_beside(folder, engine="onnxruntime")
     assert open_answering(folder).engine == "torch"
     assert "torch computes instead" in caplog.text
+
+
+def test_a_file_that_merges_otherwise_is_told(
+    bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The number is in the metadata; the graph is not looked at until it computes."""
+    with pytest.raises(StaleExport) as caught:
+        open_answering(bundle, engine="onnxruntime", merge_tokens=8)
+    assert str(caught.value) == (
+        f"{bundle / ONNX} was exported with merge_tokens 0, not 8; "
+        f"`vitlab export {bundle} --merge-tokens 8 --output FILE.onnx` writes such a file"
+    )
+    with pytest.raises(StaleExport, match="merge_tokens 0, not 8; `vitlab export MODEL --merge-to"):
+        open_answering(bundle / ONNX, merge_tokens=8)
+    with pytest.raises(InputError, match="merge_tokens 2: position 'relative_bias' is about the o"):
+        open_answering(bundle, merge_tokens=2)  # torch was asked, without a word
+    assert not caplog.text
+    folder = copied(bundle, tmp_path / "merged")
+    say_merged(folder / ONNX, 3)
+    for model in (folder, folder / ONNX):
+        found = open_answering(model, merge_tokens=3)
+        assert (found.engine, found.merge_tokens) == ("onnxruntime", 3)
+    assert open_answering(folder / ONNX).merge_tokens == 3
+    assert open_answering(folder).engine == "torch"
+    assert "was exported with merge_tokens 3, not 0" in caplog.text
+
+
+def say_merged(file: Path, count: int) -> None:
+    import onnx
+
+    stored = onnx.load(str(file))
+    for entry in stored.metadata_props:
+        if entry.key == FACTS_KEY:
+            entry.value = json.dumps(json.loads(entry.value) | {"merge_tokens": count})
+    onnx.save(stored, str(file))
 
 
 def test_a_new_bundle_has_no_file_of_the_old_weights(bundle: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import torch
 
 from reference.merging import Token, merge
 from vitlab.nn.merge import Sized, match, proportional
+from vitlab.runtime import plain_products
 
 # A different prime for every axis: no transposed or broadcast mistake can keep the shape.
 B, A, P, K, D = 3, 2, 13, 5, 7
@@ -38,6 +39,18 @@ def test_merging_again_and_again_matches_the_definition() -> None:
         assert torch.equal(tokens.tokens[:, :PREFIX], draw(B, PREFIX + P, D)[:, :PREFIX])
 
 
+def test_products_give_the_same_sums() -> None:
+    """What graphs for other runtimes have instead, of one matching and of several."""
+    for count in COUNTS:
+        first = match(draw(B, A, P, K), count)
+        second = match(draw(B, A, first.left, K, seed=1), count)
+        for found in (first, second, second.after(first)):
+            x = draw(B, found.into.shape[1], D, seed=2)
+            with plain_products():
+                products = found.sums(x)
+            torch.testing.assert_close(products, found.sums(x))
+
+
 def test_it_is_known_what_went_where() -> None:
     tokens = Sized(draw(B, PREFIX + P, D), PREFIX)
     expected = [[Token(v, (n,)) for n, v in enumerate(draw(P, D).numpy())] for _ in range(B)]
@@ -58,6 +71,16 @@ def test_equal_patches_go_in_order_whatever_the_batch() -> None:
     alone = match(keys, 3).into
     assert alone.tolist() == [[3, 3, 4, 3, 5, 3, 6, 0, 7, 1, 8, 2, 9]]
     assert torch.equal(match(keys.expand(B, -1, -1, -1), 3).into, alone.expand(B, -1))
+
+
+def test_likeness_that_differs_by_rounding_alone_goes_in_order() -> None:
+    """Keys of one length at equal angles to each other, which float32 knows to 1e-7 only."""
+    keys = torch.eye(P).expand(1, A, P, P) + 1 / P
+    noise = 3e-7 * draw(5, 1, A, P, P)
+    wanted = match(keys.double(), 3).into
+    assert wanted.tolist() == [[3, 3, 4, 3, 5, 3, 6, 0, 7, 1, 8, 2, 9]]
+    for disturbed in keys.double() + noise:
+        assert torch.equal(match(disturbed.float(), 3).into, wanted)
 
 
 def test_patches_that_are_no_numbers_go_together_without_failing() -> None:

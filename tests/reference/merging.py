@@ -148,11 +148,15 @@ def rotate(tokens: list[Token], vectors: Array, config: Settings, grid: Grid) ->
 
 
 def merge(tokens: list[Token], keys: Array, count: int) -> list[Token]:
-    """Tokens 1, 3, 5, … may go, each into the likeliest of 0, 2, 4, …; the likeliest `count` do."""
+    """Tokens 1, 3, 5, … may go, each into the likeliest of 0, 2, 4, …; the likeliest `count` do.
+
+    Cosines count in steps of 2**-14; of equals the first comes first.
+    """
     goers, targets = range(1, len(tokens), 2), range(0, len(tokens), 2)
 
-    def likeness(i: int, j: int) -> float:
-        return float(keys[i] @ keys[j] / math.sqrt(keys[i] @ keys[i] * (keys[j] @ keys[j])))
+    def likeness(i: int, j: int) -> int:
+        cosine = keys[i] @ keys[j] / math.sqrt(keys[i] @ keys[i] * (keys[j] @ keys[j]))
+        return round(2**14 * cosine)
 
     nearest = {i: max(targets, key=lambda j: likeness(i, j)) for i in goers}
     order = sorted(goers, key=lambda i: -likeness(i, nearest[i]))

@@ -7,19 +7,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tasks.classifiers import saved_model
 from vitlab.contest.machine import MACHINE, SGEMM_SIDE
 from vitlab.contest.referee import Memory, Turn
 from vitlab.errors import FileError, InputError, UnknownName, VitlabError
+from vitlab.inference.classifier import load
+from vitlab.models.flops import cost
 from vitlab.tasks.benchmark import contestants
 from vitlab.tasks.benchmark.content import Accuracy, Benchmark, Cell, Entry
+from vitlab.tasks.benchmark.exported import engines_of, prepare_exported, titles
+from vitlab.tasks.benchmark.job import _check_judged as check_judged
+from vitlab.tasks.benchmark.job import _entries as entries_of
 from vitlab.tasks.benchmark.job import benchmark, compared
 from vitlab.tasks.benchmark.judge import changed
 from vitlab.tasks.benchmark.plan import Plan
 from vitlab.tasks.benchmark.prepare import Prepared, prepare, prepared
-from vitlab.tasks.benchmark.table import markdown, speeds
+from vitlab.tasks.benchmark.table import markdown, models, notes, speeds
 from vitlab.tasks.benchmark.write import write_benchmark
+from vitlab.weights.bundled import bundled_folder
 
 FLOPS = SGEMM_SIDE**3
 
@@ -217,6 +224,14 @@ def test_labels_are_compared_where_32_bits_tell_them() -> None:
         ),
         ({"against": ("timm",), "merge_tokens": (8,)}, "merge_tokens 8 against timm: libraries"),
         ({"threads": 0}, "threads 0"),
+        (
+            {"models": ("a.onnx", "b.pt2"), "against": ("timm",)},
+            "a.onnx against timm: an exported file has no weights that libraries read; valid: the",
+        ),
+        (
+            {"models": ("a.onnx",), "merge_tokens": (0, 8)},
+            "merge_tokens 8: a.onnx is as it was exported; `vitlab export MODEL --merge-tokens 8",
+        ),
     ],
 )
 def test_a_plan_that_cannot_be(changes: dict[str, Any], message: str) -> None:
@@ -229,10 +244,11 @@ def answers(told: Prepared, runs: str, **changes: Any) -> Any:
     if runs in told.peers:
         return contestants.peer(runs, told.folder, told.config, 3)().tolist()
     arguments = {"engine": runs, "merge_tokens": 0, "batch": 3} | changes
-    return contestants.engine(told.places[runs], told.folder, **arguments)().tolist()
+    place = told.place(runs, arguments["merge_tokens"])
+    return contestants.engine(place, told.folder, **arguments)().tolist()
 
 
-def test_ours_and_theirs_compute_the_same(tmp_path: Path) -> None:
+def test_ours_and_theirs_compute_the_same(tmp_path: Path, no_type_checks: None) -> None:
     weights = saved_model(tmp_path / "tiny.safetensors")
     engines = ("torch", "onnxruntime")
     asked: dict[str, Any] = {"engines": engines, "merge_tokens": (0, 5), "batch": 4}
@@ -249,6 +265,7 @@ def test_ours_and_theirs_compute_the_same(tmp_path: Path) -> None:
         "a": answers(plain, "torch"),
         "merged": answers(plain, "torch", merge_tokens=5),
         "onnx": answers(plain, "onnxruntime"),
+        "onnx merged": answers(plain, "onnxruntime", merge_tokens=5),
         "b": answers(plain, "timm"),
         "twin": answers(twin, "torch"),
         "c": answers(twin, "vit-pytorch"),
@@ -257,11 +274,12 @@ def test_ours_and_theirs_compute_the_same(tmp_path: Path) -> None:
         entry("b", runs="timm", ours=False),
         entry("onnx", runs="onnxruntime"),
         entry("merged", exact=False),
+        entry("onnx merged", original="merged"),
         entry("c", model="twin", runs="vit-pytorch", original="twin", ours=False),
     ]
     differences = compared(results, entries, {"m": plain, "twin": twin})
     # Tiny networks in float32.
-    assert max(differences["b"], differences["c"], differences["onnx"]) < 1e-4
+    assert max(differences[name] for name in ("b", "c", "onnx", "onnx merged")) < 1e-4
     assert differences["merged"] > 1e-3
 
 
@@ -307,6 +325,101 @@ def test_accuracies_are_compared_image_by_image() -> None:
     assert low == pytest.approx(-0.095, abs=0.012)
     assert high == pytest.approx(-0.01, abs=0.012)
     assert changed(np.zeros(7)) == (0.0, (0.0, 0.0))
+
+
+def told_of(name: str, **changes: Any) -> Prepared:
+    """A model with weights, or a file where `exported` says so."""
+    made = Prepared(
+        name=name,
+        places={"torch": name, "onnxruntime": f"{name}.onnx"},
+        folder="",
+        fresh=False,
+        task="single-label",
+        parameters=1,
+        bytes=4,
+        flops=(9,) if changes.get("exported") else (9, 7),
+        config={},
+    )
+    return replace(made, **changes)
+
+
+def test_who_is_compared_with_whom() -> None:
+    """Contestants of the same weights: the first that computes the same, else the first of all."""
+    file = {"exported": True, "places": {"onnxruntime": "f"}, "network": "x"}
+    plan = Plan(models=("m",), engines=("torch", "onnxruntime"), merge_tokens=(0, 8))
+    models = [
+        told_of("m", network="x"),
+        told_of("plain.onnx", **file),
+        told_of("merged.onnx", **file, merge_tokens=8),
+        told_of("int8.onnx", **file, quantize="int8"),
+        told_of("pixels.onnx", **file, pixels=True),
+        told_of("other.onnx", **file | {"network": None}),
+    ]
+    found = {entry.name: entry for entry in entries_of(plan, models)}
+    assert {name: (e.original, e.exact, e.by_design) for name, e in found.items()} == {
+        "m torch": ("m torch", True, False),
+        "m torch R=8": ("m torch", False, True),
+        "m onnxruntime": ("m torch", True, False),
+        "m onnxruntime R=8": ("m torch R=8", False, False),
+        "plain.onnx onnxruntime": ("m torch", True, False),
+        "merged.onnx onnxruntime R=8": ("m torch R=8", False, False),
+        "int8.onnx onnxruntime": ("m torch", False, True),
+        "pixels.onnx onnxruntime": ("pixels.onnx onnxruntime", True, False),
+        "other.onnx onnxruntime": ("other.onnx onnxruntime", True, False),
+    }
+    assert {e.reference for e in found.values()} == {"m torch"}
+    assert (found["m torch"].flops, found["m onnxruntime R=8"].flops) == (9, 7)
+
+
+def test_what_an_exported_file_tells_of_itself(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    folder = bundled_folder("cifar10")
+    assert folder is not None
+    file = str(folder / "model.onnx")
+    asked: dict[str, Any] = {"title": "t", "folder": str(tmp_path), "batch": 5}
+    (told,) = prepare_exported(file, engines=("torch",), **asked)()
+    found = prepared(told)
+    model = load("cifar10").model
+    assert (found.name, found.places) == ("t", {"onnxruntime": file})
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert found.flops == (cost(model).flops,)
+    assert found.bytes == (folder / "model.onnx").stat().st_size
+    likely = np.array(answers(found, "onnxruntime"))
+    assert likely.shape == (3, 10)
+    own = np.load(tmp_path / "images.npy")
+    assert own.shape == (5, 3, 32, 32)
+    with torch.inference_mode():
+        wanted = model(torch.from_numpy(own[:3])).softmax(dim=-1)
+    # Two runtimes in float32.
+    np.testing.assert_allclose(likely, wanted, atol=2e-5)
+
+
+def test_files_run_where_they_can_and_are_told_apart() -> None:
+    asked = ("torch", "openvino", "auto")
+    assert engines_of("a.onnx", asked) == ("openvino", "auto")
+    assert engines_of("a.onnx", ("torch", "aoti")) == ("onnxruntime",)
+    assert engines_of("a.pt2", ("onnxruntime",)) == ("aoti",)
+    assert titles(["x/a.onnx", "a.pt2", "y/a.onnx", "y/b.onnx", "run"]) == {
+        "x/a.onnx": "x/a.onnx",
+        "a.pt2": "a.pt2",
+        "y/a.onnx": "y/a.onnx",
+        "y/b.onnx": "b.onnx",
+    }
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    dumb = replace(entry("b"), parameters=None, flops=None, by_design=True)
+    one = replace(cell(a=[1.0] * 8, b=[2.0] * 8), entries=(entry("a"), dumb))
+    whole = Benchmark(cells=(one,), machine={}, threads=1)
+    assert speeds(one)[1][-1] == "-"
+    assert models(whole)[1][1][1:] == ("-", "-", "-", "12.0", "1e-05, by design")
+    assert "gives other logits" in notes(whole)
+    assert whole.to_dict()["cells"][0]["contestants"][1]["share_of_limit"] is None
+
+
+def test_accuracy_of_pixels_is_refused_before_anything_is_timed() -> None:
+    with pytest.raises(InputError, match="m takes 8-bit pixels; accuracy is told of models that"):
+        check_judged([told_of("m", exported=True, pixels=True)])
 
 
 @pytest.mark.slow

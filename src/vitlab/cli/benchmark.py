@@ -20,8 +20,8 @@ def benchmark(
         list[str],
         typer.Argument(
             metavar="MODEL...",
-            help="Runs, bundles, weight files, or names (random weights); the first is the "
-            "reference.",
+            help="Runs, bundles, weight files, exported files, or names (random weights); the "
+            "first is the reference.",
         ),
     ],
     engines: Annotated[
@@ -29,7 +29,8 @@ def benchmark(
         typer.Option(
             metavar="NAME,...",
             parser=parse_words,
-            help="What computes: torch, onnxruntime, openvino, aoti, or auto.",
+            help="What computes: torch, onnxruntime, openvino, aoti, or auto; an exported file: "
+            "those that can, else its usual one.",
         ),
     ] = "torch",
     batch: Annotated[

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import Changes, ImageSize, Json, loading
+from vitlab.cli.options import Changes, ImageSize, Json, MergeTokens, loading
 from vitlab.cli.output import human, print_json, print_pairs, print_table
 from vitlab.config import to_dict
 from vitlab.errors import ConfigError, Disagrees
@@ -55,6 +55,7 @@ def export(
         str | None,
         typer.Option(help="Measure accuracy before and after on a dataset, a folder or a CSV."),
     ] = None,
+    merge_tokens: MergeTokens = 0,
     preprocess_inside: Annotated[
         bool,
         typer.Option("--preprocess-inside", help="Take 8-bit pixels, and normalise them inside."),
@@ -86,13 +87,13 @@ def export(
             format=format,
             output=output,
             dynamic_batch=dynamic_batch,
-            image_size=image_size,
             preprocess_inside=preprocess_inside,
             quantize=quantize,
             calibrate=calibrate,
+            merge_tokens=merge_tokens,
             tolerance=tolerance,
             force=force,
-            **loading(changes),
+            **loading(changes, image_size=image_size),
         )
     except Disagrees as error:
         print("error:", error, file=sys.stderr)
@@ -154,6 +155,8 @@ def _lines(found: "Exported") -> list[tuple[str, str]]:
             f"{compared.scale:.3g} (allowed: {compared.allowed:.2g})",
         ),
     ]
+    if facts.merge_tokens:
+        lines.insert(3, ("merged tokens", f"{facts.merge_tokens} in each block"))
     if found.fresh:
         lines.append(("weights", "random: the name of a model has none that have learned"))
     if config["preprocessing"] is None:

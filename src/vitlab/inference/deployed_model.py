@@ -40,6 +40,11 @@ class DeployedModel:
     labels: tuple[str, ...]
     source: WeightSource
 
+    @property
+    def merge_tokens(self) -> int:
+        """Tokens that are merged in each block."""
+        return self.deployed.facts.merge_tokens
+
     def require_preprocessing(self) -> Preprocessing:
         """How images are prepared; an error where nothing says it."""
         return self.source.require_preprocessing()
@@ -90,11 +95,17 @@ def open_deployed(file: Path, *, engine: str, labels: Labels | None = None) -> D
     return _model(file, engine, deployed, deployed.config, labels, file)
 
 
-def open_beside(folder: Path, *, engine: str, labels: Labels | None = None) -> DeployedModel:
-    """The ONNX file of a bundle, with what the bundle says; one of other weights is refused."""
+def open_beside(
+    folder: Path, *, engine: str, labels: Labels | None = None, merge_tokens: int = 0
+) -> DeployedModel:
+    """The ONNX file of a bundle, with what the bundle says.
+
+    One of other weights, or that merges another number of tokens, is refused.
+    """
     deployed = read_deployed(read_metadata(folder / ONNX), str(folder / ONNX))
     content = read_bundle_config(folder)
     _check_fresh(folder, deployed, content)
+    check_merging(folder / ONNX, deployed.facts.merge_tokens, merge_tokens, str(folder))
     return _model(folder / ONNX, engine, deployed, content, labels, folder)
 
 
@@ -136,5 +147,17 @@ def _check_fresh(folder: Path, deployed: Deployed, content: dict[str, Any]) -> N
     )
 
 
+def check_merging(file: Path, merged: int, wanted: int, model: str = "MODEL") -> None:
+    """Refuse a file that merges another number of tokens than is wanted."""
+    if merged == wanted:
+        return
+    options = f" --merge-tokens {wanted}" if wanted else ""
+    options += " --format aoti" if file.suffix == ".pt2" else ""
+    raise StaleExport(
+        f"{file} was exported with merge_tokens {merged}, not {wanted}; "
+        f"`vitlab export {model}{options} --output FILE{file.suffix}` writes such a file"
+    )
+
+
 class StaleExport(WeightsError):
-    """An exported model of other weights than those it lies beside."""
+    """An exported model of other weights, or otherwise merged, than is wanted."""

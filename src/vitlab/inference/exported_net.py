@@ -35,4 +35,4 @@ def described(model: DeployedModel) -> Classifier:
     content = model.deployed.config
     config: Any = from_dict(ARCHITECTURES[content["architecture"]], content["model"])
     with torch.device("meta"):
-        return Classifier(create_model(config), model.source)
+        return Classifier(create_model(config), model.source, merge_tokens=model.merge_tokens)

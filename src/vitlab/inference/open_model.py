@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from vitlab.errors import InputError, UnknownName
-from vitlab.inference.deployed_model import StaleExport, open_beside, open_deployed
+from vitlab.inference.deployed_model import (
+    StaleExport,
+    check_merging,
+    open_beside,
+    open_deployed,
+)
 from vitlab.inference.predictor import Predictor
 from vitlab.preprocessing import Preprocessing
 from vitlab.runtime import may_have_accelerator
@@ -34,6 +39,10 @@ class Answering(Protocol):
     def engine(self) -> str:
         """The name of what computes."""
 
+    @property
+    def merge_tokens(self) -> int:
+        """Tokens that are merged in each block."""
+
     def require_preprocessing(self) -> Preprocessing:
         """How images are prepared; an error where nothing says it."""
 
@@ -51,35 +60,38 @@ def open_answering(
     *,
     engine: str = "auto",
     labels: Labels | None = None,
+    merge_tokens: int = 0,
     **changes: Any,
 ) -> Answering:
     """A run, a bundle, a weight file, an exported file, or a name, for one of the engines.
 
     `auto` takes ONNX Runtime where an ONNX file of the model is there and no accelerator may be,
-    else torch. `changes` are those of `load_weights`, and need torch.
+    else torch. An exported file merges as many tokens as it was exported with; `merge_tokens` then
+    asks for that number. `changes` are those of `load_weights`, and need torch.
     """
     if engine not in get_args(EngineName):
         raise UnknownName("engine", engine, get_args(EngineName))
     suffix = Path(model).suffix
     if suffix in FILES:
-        return _open_file(Path(model), engine, labels, changes)
+        return _open_file(Path(model), engine, labels, merge_tokens, changes)
     folder = _exported(model, changes)
     if engine == "auto":
-        return _open_best(model, folder, labels, changes)
+        return _open_best(model, folder, labels, merge_tokens, changes)
     if engine == "torch":
-        return _open_torch(model, labels, changes)
+        return _open_torch(model, labels, merge_tokens, changes)
     if engine != "aoti" and folder is not None:
-        return open_beside(folder, engine=engine, labels=labels)
+        return open_beside(folder, engine=engine, labels=labels, merge_tokens=merge_tokens)
     kind = "aoti" if engine == "aoti" else "onnx"
+    option = f" --merge-tokens {merge_tokens}" if merge_tokens else ""
     raise InputError(
         f"the engine {engine} needs an exported file: "
-        f"`vitlab export {os.fspath(model)} --format {kind} --output FILE{_ending(engine)}`, "
-        f"then FILE{_ending(engine)} instead of {os.fspath(model)}"
+        f"`vitlab export {os.fspath(model)}{option} --format {kind} --output FILE{_ending(engine)}`"
+        f", then FILE{_ending(engine)} instead of {os.fspath(model)}"
     )
 
 
 def _open_file(
-    path: Path, engine: str, labels: Labels | None, changes: dict[str, Any]
+    path: Path, engine: str, labels: Labels | None, merge_tokens: int, changes: dict[str, Any]
 ) -> Answering:
     valid = FILES[path.suffix]
     chosen = valid[0] if engine == "auto" else engine
@@ -89,22 +101,27 @@ def _open_file(
         raise InputError(f"{path} is fixed: {min(changes)} cannot be changed any more")
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    return open_deployed(path, engine=chosen, labels=labels)
+    found = open_deployed(path, engine=chosen, labels=labels)
+    if merge_tokens:
+        check_merging(path, found.merge_tokens, merge_tokens)
+    return found
 
 
 def _open_best(
     model: str | os.PathLike[str],
     folder: Path | None,
     labels: Labels | None,
+    merge_tokens: int,
     changes: dict[str, Any],
 ) -> Answering:
     if folder is None or may_have_accelerator() or find_spec("onnxruntime") is None:
-        return _open_torch(model, labels, changes)
+        return _open_torch(model, labels, merge_tokens, changes)
     try:
-        return open_beside(folder, engine="onnxruntime", labels=labels)
+        return open_beside(folder, engine="onnxruntime", labels=labels, merge_tokens=merge_tokens)
     except StaleExport as error:
-        log.warning("%s; torch computes instead", error)
-        return _open_torch(model, labels, changes)
+        if not merge_tokens:  # a plain file beside the weights is what there usually is
+            log.warning("%s; torch computes instead", error)
+        return _open_torch(model, labels, merge_tokens, changes)
 
 
 def _exported(model: str | os.PathLike[str], changes: dict[str, Any]) -> Path | None:
@@ -117,11 +134,14 @@ def _exported(model: str | os.PathLike[str], changes: dict[str, Any]) -> Path | 
 
 
 def _open_torch(
-    model: str | os.PathLike[str], labels: Labels | None, changes: dict[str, Any]
+    model: str | os.PathLike[str],
+    labels: Labels | None,
+    merge_tokens: int,
+    changes: dict[str, Any],
 ) -> Answering:
     from vitlab.inference.torch_model import TorchModel
 
-    return TorchModel(model, labels=labels, **changes)
+    return TorchModel(model, labels=labels, merge_tokens=merge_tokens, **changes)
 
 
 def _ending(engine: str) -> str:

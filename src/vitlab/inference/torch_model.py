@@ -1,13 +1,10 @@
 """A model in torch that answers for pictures."""
 
-import hashlib
-import json
 import os
 from typing import Any
 
 import torch
 
-from vitlab.config import to_dict
 from vitlab.inference.batch_size import check_weights
 from vitlab.inference.classifier import Classifier, load
 from vitlab.inference.predictor import Predictor
@@ -15,6 +12,7 @@ from vitlab.preprocessing import Preprocessing
 from vitlab.weights.bundle_files import find_bundle
 from vitlab.weights.labels import Labels
 from vitlab.weights.names import locate
+from vitlab.weights.network_digest import network_digest
 from vitlab.weights.reading import SUFFIXES
 from vitlab.weights.table import named
 
@@ -31,6 +29,11 @@ class TorchModel:
         self.classifier = load(model, labels=labels, **changes)
         device = torch.accelerator.current_accelerator(check_available=True)
         self.classifier.model.to(device or torch.device("cpu"))
+
+    @property
+    def merge_tokens(self) -> int:
+        """Tokens that are merged in each block."""
+        return self.classifier.merge_tokens
 
     def require_preprocessing(self) -> Preprocessing:
         """How images are prepared; an error where nothing says it."""
@@ -58,10 +61,5 @@ def _stored_bytes(model: str | os.PathLike[str]) -> int:
 
 def fingerprint(classifier: Classifier) -> str:
     """The same for models that give the same answers in the same words."""
-    config = to_dict(classifier.model.config)
-    facts = [config, classifier.preprocessing.to_json(), classifier.labels]
-    digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16)
-    for name, tensor in classifier.model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+    prepared = classifier.preprocessing.to_json()
+    return network_digest(classifier.model, prepared, classifier.labels)

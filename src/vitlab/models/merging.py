@@ -129,6 +129,18 @@ def why_not(model: Any) -> str | None:
     return None
 
 
+def unmerged(model: nn.Module) -> tuple[nn.Module, int]:
+    """The model without merging, and how many tokens it merges in each block."""
+    if isinstance(model, MergingTransformer):
+        return model.model, model.merge_tokens
+    return model, 0
+
+
+def merged_tokens(model: nn.Module) -> int:
+    """Tokens that a model merges in each block."""
+    return unmerged(model)[1]
+
+
 def check_unmerged(model: nn.Module, wanted: str) -> None:
     """Refuse a model that merges tokens for what needs each of them."""
     if isinstance(model, MergingTransformer):

@@ -8,6 +8,15 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vitlab.runtime import only_products
+
+STEPS = 2**14
+"""Steps of likeness between 0 and 1; cosines that differ by less are alike, and go in order.
+
+Patches of one colour are exactly as like each other as their neighbours are, but for rounding,
+which is another in every runtime and batch.
+"""
+
 
 @dataclass(frozen=True)
 class Merging:
@@ -16,9 +25,13 @@ class Merging:
     into: Int[Tensor, "B P"]
     left: int
     """Tokens that there are afterwards."""
+    direct: bool = True
+    """Whether it came of one matching: then the last tokens have every second patch from 0 on."""
 
     def sums(self, x: Float[Tensor, "B P D"]) -> Float[Tensor, "B M D"]:
         """For each token, the sum over the patches that go into it."""
+        if only_products():
+            return self._sums_by_products(x)
         images, _, width = x.shape
         first = torch.arange(images, device=x.device) * self.left
         rows = (self.into + first[:, None]).flatten()
@@ -26,19 +39,40 @@ class Merging:
         summed = x.new_zeros(images * self.left, width).index_add(0, rows, x.flatten(0, 1))
         return summed.unflatten(0, (images, self.left))
 
+    def _sums_by_products(self, x: Float[Tensor, "B P D"]) -> Float[Tensor, "B M D"]:
+        """The same without adding to a row twice, which runtimes do in threads that may collide."""
+        if not self.direct:
+            return self._shares(self.into, 0, x.dtype) @ x
+        others, movable = x[:, ::2], x[:, 1::2]
+        stay = self.left - others.shape[1]
+        # Those that stay come first, in their order; then those that go.
+        slots, order = self.into[:, 1::2].topk(movable.shape[1], largest=False)
+        movable = movable.gather(1, order[..., None].expand(-1, -1, x.shape[2]))
+        gone = self._shares(slots[:, stay:], stay, x.dtype) @ movable[:, stay:]
+        return torch.cat([movable[:, :stay], others + gone], dim=1)
+
+    def _shares(
+        self, into: Int[Tensor, "B G"], first: int, dtype: torch.dtype
+    ) -> Float[Tensor, "B T G"]:
+        """One where a patch goes into a token, for tokens from `first` on."""
+        tokens = torch.arange(first, self.left, device=into.device)
+        return (into[:, None] == tokens[:, None]).to(dtype)
+
     def after(self, before: "Merging") -> "Merging":
         """From the patches of `before` straight to the tokens of this one."""
-        return Merging(into=self.into.gather(1, before.into), left=self.left)
+        return Merging(into=self.into.gather(1, before.into), left=self.left, direct=False)
 
 
 def match(keys: Float[Tensor, "B A P K"], count: int) -> Merging:
     """Bipartite soft matching: the `count` patches most like one of the other half go into it.
 
     Every second patch may go, into one of those between; at most all of these go. Likeness is the
-    cosine of the keys' mean over the heads. Those that stay keep their order, before the others.
+    cosine of the keys' mean over the heads, in whole `STEPS`; of equals, the first is taken. Those
+    that stay keep their order, before the others.
     """
     key = F.normalize(keys.mean(dim=1), dim=-1)
-    best, target = (key[:, 1::2] @ key[:, ::2].mT).max(dim=-1)  # [B, those that may go]
+    likeness = (key[:, 1::2] @ key[:, ::2].mT * STEPS).round()
+    best, target = likeness.max(dim=-1)  # [B, those that may go]
     goers = best.shape[1]
     count = min(count, goers)
     stay = goers - count
@@ -80,8 +114,10 @@ class Sized:
 
     def merge(self, keys: Float[Tensor, "B A N K"], count: int) -> "Sized":
         """Up to `count` tokens fewer: what goes together is averaged, each by its size."""
-        found = match(keys[:, :, self.prefix :], count)
         patches = self.tokens[:, self.prefix :]
+        if patches.shape[1] < 2:
+            return self
+        found = match(keys[:, :, self.prefix :], count)
         sizes = patches.new_ones(patches.shape[:2]) if self.sizes is None else self.sizes
         grown = found.sums(sizes[..., None])
         patches = found.sums(patches * sizes[..., None]) / grown

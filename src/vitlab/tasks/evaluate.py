@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,7 @@ def evaluate(
     `all` is for data that the model never saw; of its own it tells nothing.
     With `flip`, it is also told how good the mean of the logits of each image and its mirror is.
     With `temperature`, one is fitted on the validation images, never on those that are judged.
-    `merge_tokens` as in `vitlab.load`.
+    `merge_tokens` as in `open_answering`.
     `workers` are processes that decode files; 0: this one does.
     `engine` is what computes; `auto`: torch, or for an exported file what runs it.
     """
@@ -149,8 +149,7 @@ def _open_model(
     if (usual if engine == "auto" else engine) == "torch":
         classifier = load(model, merge_tokens=merge_tokens)
         return classifier, classifier.model
-    changes: dict[str, Any] = {"merge_tokens": merge_tokens} if merge_tokens else {}
-    opened = open_answering(model, engine=engine, **changes)
+    opened = open_answering(model, engine=engine, merge_tokens=merge_tokens)
     assert isinstance(opened, DeployedModel)  # all that is not torch
     return described(opened), ExportedNet(opened)
 

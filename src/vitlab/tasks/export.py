@@ -64,6 +64,7 @@ def export(
     quantize: str | None = None,
     calibrate: str | os.PathLike[str] | None = None,
     compact: bool = False,
+    merge_tokens: int = 0,
     tolerance: float | None = None,
     force: bool = False,
     **changes: Any,
@@ -73,7 +74,8 @@ def export(
     The file is loaded again and compared with the model on photographs and noise; where they differ
     by more than the tolerance, it is an error and no file is left. `calibrate` is a folder of
     images, from which `quantize="int8"` learns the range of activations. `compact` stores weights
-    of an ONNX file that 16 bits hold exactly in 16 bits. `changes` are those of the config.
+    of an ONNX file that 16 bits hold exactly in 16 bits. `merge_tokens` as in `vitlab.load`: the
+    file merges them, and is compared with the model that does. `changes` are those of the config.
     """
     if format not in get_args(Format):
         raise UnknownName("format", format, get_args(Format))
@@ -81,7 +83,7 @@ def export(
     path = Path(output)
     _check_output(path, format, force)
     _check_needs(format)
-    found = open_exportable(model, image_size=image_size, **changes)
+    found = open_exportable(model, image_size=image_size, merge_tokens=merge_tokens, **changes)
     if preprocess_inside and found.preprocessing is None:
         raise PreprocessingUnknown(
             "--preprocess-inside needs to know how images are prepared, and nothing says it of "

@@ -16,12 +16,14 @@ from vitlab.inference.batch_size import check_weights
 from vitlab.inference.classifier import Classifier
 from vitlab.models.config import Size, pair
 from vitlab.models.memory import largest_output, peak_bytes, weight_bytes
+from vitlab.models.merging import merged_tokens, merging, unmerged
 from vitlab.preprocessing import Preprocessing
 from vitlab.tasks.any_model import open_any
 from vitlab.weights.bundle import bundle_content
 from vitlab.weights.bundle_files import WEIGHTS, find_bundle, is_bundle, read_bundle_config
 from vitlab.weights.deployed import Deployed, Facts, Quantized
 from vitlab.weights.names import locate
+from vitlab.weights.network_digest import network_digest
 from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
 
@@ -56,12 +58,19 @@ class Exportable:
             output_bytes=largest_output(self.model),
             peak_bytes=peak_bytes(self.model),
             weight_bytes=weight_bytes(self.model),
+            merge_tokens=merged_tokens(self.model),
+            network=network_digest(unmerged(self.model)[0]),
         )
         return Deployed(config=self.content, facts=facts)
 
 
-def open_exportable(model: Model, *, image_size: Size | None = None, **changes: Any) -> Exportable:
-    """A run, a bundle, weights, a model, or a name of the family with fresh weights."""
+def open_exportable(
+    model: Model, *, image_size: Size | None = None, merge_tokens: int = 0, **changes: Any
+) -> Exportable:
+    """A run, a bundle, weights, a model, or a name of the family with fresh weights.
+
+    A classifier that merges tokens is exported so; `merge_tokens` sets another number.
+    """
     if isinstance(model, nn.Module):
         source = getattr(model, "source", None) or WeightSource(format="vitlab", path=Path("model"))
         model = Classifier(model, source)
@@ -71,7 +80,8 @@ def open_exportable(model: Model, *, image_size: Size | None = None, **changes: 
     if found.fresh:
         _fill_zeros(classifier.model)
     check_weights(f"exporting {found.name}", COPIES * weight_bytes(classifier.model))
-    built = at_size(classifier.model.cpu().float().eval(), image_size)
+    plain, merged = unmerged(classifier.model.cpu().float().eval())
+    built = merging(at_size(plain, image_size), merge_tokens or merged)
     config: Any = built.config
     preprocessing = classifier.source.preprocessing
     if preprocessing is not None:

@@ -12,13 +12,18 @@ log = logging.getLogger(__name__)
 
 
 def wanted() -> bool:
-    """Whether trained models get an ONNX file: where the extra is there, but for VITLAB_ONNX=0."""
-    return can_export() and os.environ.get("VITLAB_ONNX", "1") != "0"
+    """Whether trained models get an ONNX file where they can: but for VITLAB_ONNX=0."""
+    return os.environ.get("VITLAB_ONNX", "1") != "0"
+
+
+def exportable(weights: Path) -> bool:
+    """Whether these weights can become one ONNX file here."""
+    return can_export() and weights.stat().st_size <= LARGEST
 
 
 def write_onnx_beside(folder: Path) -> Path | None:
     """The file, if it is wanted and can be; a model that cannot be exported is one all the same."""
-    if not wanted() or (folder / WEIGHTS).stat().st_size > LARGEST:
+    if not (wanted() and exportable(folder / WEIGHTS)):
         return None
     try:
         return export(folder, output=folder / ONNX, compact=True, force=True).output

@@ -19,6 +19,7 @@ from vitlab.inference.open_model import Answering, open_answering
 from vitlab.inference.pictures import Picture, path_of, read_picture, reading
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.tasks.image_inputs import ImageInputs
+from vitlab.tasks.kept_export import kept_export
 from vitlab.tasks.prediction_files import PredictionFile, check_output, open_predictions
 from vitlab.tasks.prediction_job import Job
 from vitlab.tasks.prediction_records import as_text
@@ -61,8 +62,8 @@ def predict(
 ) -> Predicted:
     """Classify files, folders, patterns, and what `-` reads; `each` is told every prediction.
 
-    `threshold` as in `Classifier.predict`, `merge_tokens` as in `vitlab.load`, which needs torch;
-    `engine` and `changes` as in `open_answering`.
+    `threshold` as in `Classifier.predict`, `merge_tokens`, `engine` and `changes` as in
+    `open_answering`.
     With `output`, what is in the file already is not computed again. An image that cannot be read
     is a record with an `error`; where it is the only one, it is an InputError.
     """
@@ -74,14 +75,15 @@ def predict(
     inputs = ImageInputs(names=[os.fspath(name) for name in images], stdin=stdin)
     if inputs.single and batch_size is None:
         batch_size = 1
-    if merge_tokens:
-        changes["merge_tokens"] = merge_tokens
-    answering = open_answering(model, engine=engine, labels=labels, **changes)
+    plain = not changes and not merge_tokens
+    exported = kept_export(model, engine=engine, images=inputs.count) if plain else None
+    answering = open_answering(
+        exported or model, engine=engine, labels=labels, merge_tokens=merge_tokens, **changes
+    )
     job = _Job(
         model=os.fspath(model),
         answering=answering,
         inputs=inputs,
-        merge_tokens=merge_tokens,
         top=top,
         threshold=threshold,
         sheet=contact_sheet,
@@ -104,7 +106,6 @@ class _Job:
     model: str
     answering: Answering
     inputs: ImageInputs
-    merge_tokens: int
     top: int
     threshold: float | None
     sheet: Path | None
@@ -138,7 +139,7 @@ class _Job:
             threshold=predictor.threshold if predictor.task == "multi-label" else None,
             batch_size=predictor.engine.batch_size,
             engine=self.answering.engine,
-            merge_tokens=self.merge_tokens,
+            merge_tokens=self.answering.merge_tokens,
         )
 
     def predictor(self, batch_size: int | None) -> Predictor:

@@ -32,6 +32,10 @@ class Facts:
     """Of all that is in memory at once for one image, the weights left out."""
     weight_bytes: int
     """Of the weights, as they are computed with."""
+    merge_tokens: int = 0
+    """Tokens that are merged in each block."""
+    network: str | None = None
+    """`network_digest` of what it was made of, before anything was quantised or merged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

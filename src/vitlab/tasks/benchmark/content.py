@@ -29,11 +29,13 @@ class Entry:
     """Who computes the same with the same weights."""
     exact: bool
     """Whether it must give what the original gives."""
-    parameters: int
-    flops: int
-    """Of one image."""
+    parameters: int | None
+    flops: int | None
+    """Of one image; None, as of the parameters: an exported file does not tell."""
     bytes: int
     fresh: bool
+    by_design: bool = False
+    """Whether it merges or quantises otherwise than the original, and so differs."""
     ours: bool = True
     """An engine of ours, no library of others."""
 
@@ -48,7 +50,7 @@ class Accuracy:
     accuracy: float
     interval: tuple[float, float]
     change: float
-    """From the first number of merged tokens, image by image."""
+    """From the first number of merged tokens of the same weights, image by image."""
     change_interval: tuple[float, float]
     """95 %: what other images of the same kind could give."""
 
@@ -78,8 +80,10 @@ class Cell:
             return None
         return quantile(calls, share)
 
-    def share_of_limit(self, entry: Entry) -> float:
-        """Of what the machine's matrix product reaches."""
+    def share_of_limit(self, entry: Entry) -> float | None:
+        """Of what the machine's matrix product reaches; None where FLOPs are not known."""
+        if entry.flops is None:
+            return None
         return share_of_limit(self.rounds, entry.name, self.batch * entry.flops)
 
     def against(self, name: str, other: str) -> Estimate:

@@ -27,8 +27,7 @@ def engine(place: str, folder: str, engine: str, merge_tokens: int, batch: int) 
 
     check_engine(engine)
     images = np.load(Path(folder) / IMAGES)[:batch]
-    changes: dict[str, Any] = {"merge_tokens": merge_tokens} if merge_tokens else {}
-    answering = open_answering(place, engine=engine, **changes)
+    answering = open_answering(place, engine=engine, merge_tokens=merge_tokens)
     opened = answering.predictor(batch_size=batch).engine
     return lambda: opened.predict(images)
 

@@ -13,9 +13,10 @@ from vitlab.contest.machine import MACHINE, machine
 from vitlab.contest.referee import Contestant, Process, compete
 from vitlab.errors import InputError
 from vitlab.tasks.benchmark.content import Benchmark, Cell, Entry
+from vitlab.tasks.benchmark.exported import titles
 from vitlab.tasks.benchmark.judge import judged
-from vitlab.tasks.benchmark.plan import MERGING, Plan, Watch
-from vitlab.tasks.benchmark.prepare import Prepared, prepared
+from vitlab.tasks.benchmark.plan import Plan, Watch
+from vitlab.tasks.benchmark.prepare import MERGING, Prepared, place_name, prepared
 
 TOLERANCE = 1e-3
 """Difference of a logit; float32 loses about a hundredth of it in a deep model."""
@@ -35,9 +36,8 @@ def benchmark(
     """
     with tempfile.TemporaryDirectory() as folder:
         models = list(_prepare(plan, Path(folder)))
-        for model in models:
-            if data is not None and model.fresh and not model.twin:
-                raise InputError(f"{model.name} has random weights, whose accuracy says nothing")
+        if data is not None:
+            _check_judged(models)
         entries = tuple(_entries(plan, models))
         cells = tuple(_measure(plan, batch, entries, models, watch) for batch in plan.batches)
     return Benchmark(
@@ -49,53 +49,88 @@ def benchmark(
     )
 
 
+def _check_judged(models: Sequence[Prepared]) -> None:
+    """Refuse models whose accuracy cannot be told, before anything is timed."""
+    for model in models:
+        if model.fresh and not model.twin:
+            raise InputError(f"{model.name} has random weights, whose accuracy says nothing")
+        if model.pixels:
+            raise InputError(
+                f"{model.name} takes 8-bit pixels; accuracy is told of models that take normalised "
+                f"images, exported without --preprocess-inside"
+            )
+
+
 def _prepare(plan: Plan, folder: Path) -> Iterator[Prepared]:
     """Each model, and behind it its twins."""
+    called = titles(plan.models)
     for number, model in enumerate(plan.models):
         asked = {
             "model": model,
             "folder": str(folder / str(number)),
             "engines": plan.engines,
-            "merge_tokens": plan.merge_tokens,
-            "peers": plan.against,
             "batch": max(plan.batches),
         }
-        contestant = Contestant(name=model, factory=f"{FACTORIES}.prepare:prepare", arguments=asked)
+        if model in called:
+            asked |= {"title": called[model]}
+            factory = f"{FACTORIES}.exported:prepare_exported"
+        else:
+            asked |= {"merge_tokens": plan.merge_tokens, "peers": plan.against}
+            factory = f"{FACTORIES}.prepare:prepare"
+        contestant = Contestant(name=model, factory=factory, arguments=asked)
         with Process(contestant, threads=plan.cores) as process:
             yield from map(prepared, process.result())
 
 
 def _entries(plan: Plan, models: Sequence[Prepared]) -> Iterator[Entry]:
     """Each model with each engine and number of merged tokens, then in each library."""
-    first = _name(models[0].name, plan.engines[0], plan.merge_tokens[0])
+    first: str | None = None
+    known: dict[tuple[Any, ...], str] = {}
     for model in models:
-        numbers = (0,) if model.twin else plan.merge_tokens
-        engines = plan.engines[:1] if model.twin else plan.engines
-        original = _name(model.name, engines[0], numbers[0])
-        for engine in engines:
-            for count, flops in zip(numbers, model.flops, strict=True):
-                if count and engine not in MERGING:
-                    continue
-                yield _entry(
-                    model,
-                    engine,
-                    merge_tokens=count,
-                    reference=original if model.twin else first,
-                    original=original,
-                    exact=count == numbers[0],
-                    flops=flops,
-                )
+        own: str | None = None
+        network = (model.network or model.name, model.pixels)
+        for engine, count, flops in _runs(plan, model):
+            name = _name(model.name, engine, count)
+            first, own = first or name, own or name
+            form = (*network, model.quantize, count)
+            same = known.setdefault(form, name)
+            near = known.setdefault(network, name)
+            alike = same != name or near == name
+            yield _entry(
+                model,
+                engine,
+                merge_tokens=count,
+                reference=own if model.twin else first,
+                original=same if alike else near,
+                # What merges may decide otherwise where two patches are alike but for rounding.
+                exact=alike and not count and model.quantize is None,
+                by_design=not alike,
+                flops=flops,
+            )
         for peer in model.peers:
+            assert own is not None
             yield _entry(
                 model,
                 peer,
                 merge_tokens=0,
-                reference=original,
-                original=original,
+                reference=own,
+                original=own,
                 exact=True,
                 flops=model.flops[0],
                 ours=False,
             )
+
+
+def _runs(plan: Plan, model: Prepared) -> Iterator[tuple[str, int, int | None]]:
+    """Engine, merged tokens and FLOPs of each contestant of a model."""
+    if model.exported:
+        yield from ((engine, model.merge_tokens, model.flops[0]) for engine in model.places)
+        return
+    numbers = (0,) if model.twin else plan.merge_tokens
+    for engine in plan.engines[:1] if model.twin else plan.engines:
+        for count, flops in zip(numbers, model.flops, strict=True):
+            if not count or engine in MERGING:
+                yield engine, count, flops
 
 
 def _entry(model: Prepared, runs: str, *, merge_tokens: int, **told: Any) -> Entry:
@@ -112,7 +147,7 @@ def _entry(model: Prepared, runs: str, *, merge_tokens: int, **told: Any) -> Ent
 
 
 def _name(model: str, runs: str, merge_tokens: int) -> str:
-    return f"{model} {runs}" + (f" R={merge_tokens}" if merge_tokens else "")
+    return f"{model} {place_name(runs, merge_tokens)}"
 
 
 def _measure(
@@ -149,7 +184,7 @@ def _contestant(entry: Entry, model: Prepared, batch: int) -> Contestant:
         kind = "peer"
     else:
         arguments |= {
-            "place": model.places[entry.runs],
+            "place": model.place(entry.runs, entry.merge_tokens),
             "engine": entry.runs,
             "merge_tokens": entry.merge_tokens,
         }

@@ -18,19 +18,17 @@ from vitlab.tasks.evaluate import Evaluated, evaluate
 def judged(
     plan: Plan, models: Sequence[Prepared], data: str, split: str, watch: Watch | None
 ) -> Iterator[Accuracy]:
-    """Accuracies, and how they change from the first number of merged tokens, image by image."""
+    """Accuracies, and how they change from the first of the same weights, image by image."""
+    known: dict[str, NDArray[np.float64]] = {}
     for model in (model for model in models if not model.twin):
-        place = model.places[plan.engines[0]]
-        first: NDArray[np.float64] | None = None
-        for count in plan.merge_tokens:
+        for count in (model.merge_tokens,) if model.exported else plan.merge_tokens:
             what = f"accuracy of {model.name}" + (f", R={count}" if count else "")
             told = None if watch is None else partial(watch, what)
-            found = evaluate(place, data, split=split, merge_tokens=count, watch=told)
+            found = evaluate(model.judged, data, split=split, merge_tokens=count, watch=told)
             if not isinstance(found.evaluation, Evaluation):
                 raise InputError(f"{data} is {found.evaluation.task} data; valid: single-label")
             right = _right(found)
-            first = right if first is None else first
-            change, bounds = changed(right - first)
+            change, bounds = changed(right - known.setdefault(model.network or model.name, right))
             yield Accuracy(
                 model=model.name,
                 merge_tokens=count,

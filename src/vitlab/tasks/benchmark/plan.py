@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from vitlab.errors import InputError
 from vitlab.inference.peers import check_peer
 from vitlab.tasks.benchmark.contestants import check_engine
+from vitlab.tasks.benchmark.exported import is_exported
+from vitlab.tasks.benchmark.prepare import MERGING
 
-MERGING = ("torch",)
-"""Engines that can merge tokens: an exported file is as it was written."""
 Watch = Callable[[str, int, int], None]
 """Told what is being done, and how many of how many are."""
 
@@ -50,6 +50,8 @@ class Plan:
             if len(set(chosen)) < len(chosen):
                 raise InputError(f"{what} {', '.join(map(str, chosen))}: one of them comes twice")
         self._check_merging()
+        if all(map(is_exported, self.models)):
+            self._check_exported()
         for engine in self.engines:
             check_engine(engine)
         for peer in self.against:
@@ -60,8 +62,8 @@ class Plan:
         first = self.merge_tokens[0]
         if any(self.merge_tokens) and not set(self.engines) & set(MERGING):
             raise InputError(
-                f"merge_tokens {max(self.merge_tokens)} needs the engine torch; found "
-                f"{', '.join(self.engines)}"
+                f"merge_tokens {max(self.merge_tokens)} needs the engine torch, or another of "
+                f"{', '.join(MERGING[1:])}; found {', '.join(self.engines)}"
             )
         if first and set(self.engines) - set(MERGING):
             raise InputError(
@@ -71,6 +73,21 @@ class Plan:
             raise InputError(
                 f"merge_tokens {first} against {self.against[0]}: libraries merge none; valid: "
                 f"0 first"
+            )
+
+    def _check_exported(self) -> None:
+        """What exported files alone cannot be asked."""
+        file = self.models[0]
+        if self.against:
+            raise InputError(
+                f"{file} against {self.against[0]}: an exported file has no weights that libraries "
+                f"read; valid: the model that it was made of"
+            )
+        if any(self.merge_tokens):
+            count = max(self.merge_tokens)
+            raise InputError(
+                f"merge_tokens {count}: {file} is as it was exported; "
+                f"`vitlab export MODEL --merge-tokens {count} --output FILE` writes one that merges"
             )
 
     @property

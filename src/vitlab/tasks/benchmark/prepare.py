@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from vitlab.config import from_dict, to_dict
 from vitlab.errors import InputError, WeightsError
 from vitlab.inference.peers import PEERS, Peer
+from vitlab.weights.deployed import Quantized
 
 IMAGES = "images.npy"
 FORMATS = {
@@ -18,6 +20,8 @@ FORMATS = {
     "aoti": "aoti",
 }
 """What an engine runs; None: the model itself."""
+MERGING = ("torch", "onnxruntime", "openvino", "aoti")
+"""Engines that are asked for merged tokens by name; `auto` takes what there is."""
 HEAD_STD = 0.02
 """Of the numbers that take the place of a head of zeros, with which all contestants would agree."""
 
@@ -34,16 +38,38 @@ class Prepared:
     fresh: bool
     """Weights that have learned nothing."""
     task: str
-    parameters: int
+    parameters: int | None
+    """None: an exported file does not tell."""
     bytes: int
-    """Of its parameters, as they are stored."""
-    flops: tuple[int, ...]
+    """Of its parameters, as they are stored; of an exported file, of the file."""
+    flops: tuple[int | None, ...]
     """Of one image, for each number of merged tokens that was asked for."""
     config: dict[str, Any]
     peers: tuple[str, ...] = ()
     """Libraries that can express it."""
     twin: bool = False
     """A network that somebody asked for in another form: as a library builds it."""
+    judged: str = ""
+    """What is opened to tell how good it is."""
+    network: str | None = None
+    """The same for models of the same weights; None: not known."""
+    exported: bool = False
+    """A file, in which everything is as it was written."""
+    merge_tokens: int = 0
+    """Tokens that an exported file merges."""
+    quantize: Quantized | None = None
+    pixels: bool = False
+    """An exported file that takes 8-bit pixels."""
+
+    def place(self, engine: str, merge_tokens: int) -> str:
+        """What an engine opens for so many merged tokens."""
+        own = place_name(engine, merge_tokens)
+        return self.places[own if own in self.places else engine]
+
+
+def place_name(engine: str, merge_tokens: int) -> str:
+    """An engine and what it merges, in words."""
+    return engine + (f" R={merge_tokens}" if merge_tokens else "")
 
 
 def prepare(
@@ -57,6 +83,7 @@ def prepare(
 ) -> Callable[[], list[dict[str, Any]]]:
     """Write all that a contest of one model needs; tell of the model, and of its twins."""
     from vitlab.tasks.any_model import open_any
+    from vitlab.weights.network_digest import network_digest
 
     opened = open_any(model)
     network, source, place = opened.classifier.model, opened.classifier.source, Path(folder)
@@ -72,7 +99,9 @@ def prepare(
     told = [
         Prepared(
             name=opened.name,
-            places=_places(model, own, engines),
+            places=_places(model, own, engines, merge_tokens),
+            judged=model,
+            network=network_digest(network),
             folder=str(own),
             fresh=opened.fresh,
             task=source.task,
@@ -92,7 +121,9 @@ def prepared(told: dict[str, Any]) -> Prepared:
     return from_dict(Prepared, told)
 
 
-def _places(model: str, own: Path, engines: Sequence[str]) -> dict[str, str]:
+def _places(
+    model: str, own: Path, engines: Sequence[str], merge_tokens: Sequence[int]
+) -> dict[str, str]:
     """What each engine opens: the model, or a file that is exported for it.
 
     A model that was saved here gets its ONNX file, as a trained one does.
@@ -101,15 +132,17 @@ def _places(model: str, own: Path, engines: Sequence[str]) -> dict[str, str]:
 
     saved = model == str(own)
     found = {}
-    for engine in engines:
+    for engine, count in product(engines, merge_tokens):
         format = FORMATS[engine]
-        if (engine == "auto" and not saved) or format is None or _has_onnx(model, format):
+        usual = engine == "auto" and not saved
+        if format is None or usual or (not count and _has_onnx(model, format)):
             found[engine] = model
-            continue
-        file = own / ("model.pt2" if format == "aoti" else "model.onnx")
-        if not file.exists():
-            export(model, format=format, output=file)
-        found[engine] = model if engine == "auto" else str(file)
+        elif not count or engine in MERGING:
+            stem = f"merged-{count}" if count else "model"
+            file = own / (f"{stem}.pt2" if format == "aoti" else f"{stem}.onnx")
+            if not file.exists():
+                export(model, format=format, output=file, merge_tokens=count)
+            found[place_name(engine, count)] = model if engine == "auto" else str(file)
     return found
 
 
@@ -138,19 +171,26 @@ def _facts(model: Any, merge_tokens: Sequence[int]) -> dict[str, Any]:
 
 def _write(model: Any, place: Path, peers: Sequence[str], batch: int) -> None:
     """Images, and the weights as each library reads them."""
-    import numpy as np
-
     from vitlab.models.flops import image_shape
     from vitlab.weights.save import save_weights
 
-    place.mkdir(parents=True, exist_ok=True)
-    shape = (batch, *image_shape(model))
-    np.save(place / IMAGES, np.random.default_rng(0).standard_normal(shape, np.float32))
+    write_images(place, (batch, *image_shape(model)))
     for name in peers:
         file = place / PEERS[name].file
         if not file.suffix:
             file.mkdir(exist_ok=True)
         save_weights(model, file, format=PEERS[name].format)
+
+
+def write_images(place: Path, shape: tuple[int, ...], *, pixels: bool = False) -> None:
+    """Random images, the same for all models of this shape: normalised, or as 8-bit pixels."""
+    import numpy as np
+
+    place.mkdir(parents=True, exist_ok=True)
+    images = np.random.default_rng(0).standard_normal(shape, np.float32)
+    if pixels:
+        images = np.clip(128 + 64 * images, 0, 255).astype(np.uint8)
+    np.save(place / IMAGES, images)
 
 
 def _save(model: Any, place: Path, *, new_head: bool) -> None:
@@ -212,7 +252,8 @@ def _twin(config: Any, called: str, name: str, place: Path, engine: str, batch: 
     _write(model, place, [name], batch)
     return Prepared(
         name=f"{called} as in {name}",
-        places=_places(str(place), place, [engine]),
+        places=_places(str(place), place, [engine], [0]),
+        judged=str(place),
         folder=str(place),
         fresh=True,
         twin=True,

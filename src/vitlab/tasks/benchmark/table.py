@@ -35,11 +35,11 @@ def models(found: Benchmark) -> tuple[tuple[str, ...], Rows]:
     for entry in found.entries:
         row = (
             entry.name,
-            f"{entry.parameters / 1e6:.2f} M",
-            f"{entry.flops / 1e9:.3g}",
-            f"{entry.flops / 2e9:.3g}",
+            "-" if entry.parameters is None else f"{entry.parameters / 1e6:.2f} M",
+            "-" if entry.flops is None else f"{entry.flops / 1e9:.3g}",
+            "-" if entry.flops is None else f"{entry.flops / 2e9:.3g}",
             f"{entry.bytes / 1e6:.1f}",
-            "-" if entry.name == entry.original else f"{worst[entry.name]:.1g}",
+            _difference(entry, worst[entry.name]),
         )
         rows.append((*row, _accuracy(found, entry)) if found.accuracies else row)
     return head, rows
@@ -69,6 +69,11 @@ def notes(found: Benchmark) -> str:
     )
     if found.accuracies:
         told += f" Accuracy on {found.accuracies[0].images:,} images."
+    if any(entry.by_design for entry in found.entries):
+        told += (
+            " By design: it merges or quantises otherwise than the first of the same weights, and "
+            "gives other logits."
+        )
     if any(entry.fresh for entry in found.entries):
         told += " Weights of names alone are random."
     return told
@@ -78,6 +83,7 @@ def _speed(cell: Cell, entry: Entry) -> tuple[str, ...]:
     reference = entry.name == entry.reference
     found = cell.against(entry.name, entry.reference)
     first, last = cell.place(entry.name)
+    share = cell.share_of_limit(entry)
     return (
         entry.name,
         f"{cell.images_per_second(entry.name):.3g}",
@@ -86,8 +92,14 @@ def _speed(cell: Cell, entry: Entry) -> tuple[str, ...]:
         "-" if reference else _interval(found),
         str(first) if first == last else f"{first}-{last}",
         f"{cell.memory[entry.name].ever / 1e6:.0f}",
-        f"{cell.share_of_limit(entry):.0%}",
+        "-" if share is None else f"{share:.0%}",
     )
+
+
+def _difference(entry: Entry, worst: float) -> str:
+    if entry.name == entry.original:
+        return "-"
+    return f"{worst:.1g}" + (", by design" if entry.by_design else "")
 
 
 def _interval(found: Estimate) -> str:
@@ -104,7 +116,7 @@ def _accuracy(found: Benchmark, entry: Entry) -> str:
         return "-"
     low, high = told.interval
     text = f"{told.accuracy:.1%} ({low:.1%} to {high:.1%})"
-    if told.merge_tokens:
+    if told.merge_tokens or told.change_interval != (0.0, 0.0):
         low, high = told.change_interval
         text += f", {100 * told.change:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
     return text

@@ -1,0 +1,81 @@
+"""Plain weights as ONNX Runtime reads them: exported once, and kept in the user's cache folder.
+
+Imports no torch by itself: what is kept already is used without.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from vitlab import __version__
+from vitlab.checksum import file_digest
+from vitlab.home import homes, writable_home
+from vitlab.lock import locked
+from vitlab.runtime import may_have_accelerator
+from vitlab.weights.reading import SUFFIXES
+
+RUNTIMES = {"auto": "onnxruntime", "onnxruntime": "onnxruntime", "openvino": "openvino"}
+"""What must be installed for each engine that reads ONNX."""
+KIND = "exports"
+MANY = 1000
+"""Images from which on the seconds of an export pay."""
+BESIDE = ("config.json", "preprocessor_config.json")
+"""Files that may say how weights are read."""
+
+log = logging.getLogger(__name__)
+
+
+def kept_export(
+    model: str | os.PathLike[str], *, engine: str, images: Callable[[], int | None]
+) -> Path | None:
+    """The ONNX file of a weight file, made now if it pays; None: use the weights themselves.
+
+    An engine that was asked for by name is worth an export at once. VITLAB_ONNX=0: never.
+    """
+    path = Path(model)
+    if not (path.suffix in SUFFIXES and path.is_file() and _possible(engine)):
+        return None
+    name = f"{_key(path)}.onnx"
+    for home in homes(KIND):
+        if (home / name).is_file():
+            return home / name
+    if engine == "auto" and (images() or 0) < MANY:
+        return None
+    return _export(path, name)
+
+
+def _possible(engine: str) -> bool:
+    runtime = RUNTIMES.get(engine)
+    if runtime is None or find_spec(runtime) is None or os.environ.get("VITLAB_ONNX", "1") == "0":
+        return False
+    return engine != "auto" or not may_have_accelerator()
+
+
+def _export(path: Path, name: str) -> Path | None:
+    from vitlab.tasks.export import export
+    from vitlab.tasks.onnx_beside import exportable
+
+    if not exportable(path):
+        return None
+    try:
+        place = writable_home(KIND) / name
+        with locked(place.with_suffix(".lock"), lambda: log.warning("waiting for another export")):
+            if not place.is_file():
+                log.warning("%s: exported once for ONNX Runtime, to %s", path, place)
+                export(path, output=place)
+    except Exception as error:  # torch can do what a runtime cannot
+        log.warning("%s cannot be exported (%s)", path, " ".join(str(error).split())[:200])
+        return None
+    return place
+
+
+def _key(path: Path) -> str:
+    """Of the weights, of all that may say how to read them, and of what exports them."""
+    told = [__version__, path.name, file_digest(path, "sha256")]
+    for name in BESIDE:
+        if (path.parent / name).is_file():
+            told += [name, file_digest(path.parent / name, "sha256")]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:32]
