@@ -157,6 +157,22 @@ def test_the_encoder_never_sees_what_was_left_out() -> None:
 
 
 @torch.no_grad()
+def test_losses_in_bfloat16_are_nearly_the_same() -> None:
+    """A number has eight bits there; sums of a few dozen of them stay within some per cent."""
+    images = pictures().float()
+    mae = MaskedAutoencoder(vit(), mask=0.7, decoder_width=8, decoder_depth=1, decoder_heads=2)
+    colours = MaskedPatch(vit(), mask=0.5, replaced=0.8, swapped=0.1, mean=MEAN, std=STD)
+    for objective in (mae.float(), colours.float()):
+        torch.manual_seed(2)
+        exact = objective(images)
+        torch.manual_seed(2)
+        with torch.autocast("cpu", torch.bfloat16):
+            rough = objective(images)
+        assert rough.dtype == torch.float32
+        torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.0)
+
+
+@torch.no_grad()
 def test_pictures_keep_what_was_seen() -> None:
     images = pictures()
     mae = MaskedAutoencoder(vit(), mask=0.7, decoder_width=8, decoder_depth=1, decoder_heads=2)

@@ -55,8 +55,10 @@ def _learn(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:
 
 
 def _pretrain(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:
-    """What is learnt without labels has no accuracy of its own."""
-    return _spent(arm, seed, _run(lab, arm, seed, watcher))
+    """What is learnt without labels has no accuracy of its own, but features that may be judged."""
+    run = _run(lab, arm, seed, watcher)
+    found = _spent(arm, seed, run)
+    return _few_shot(lab, found, run.folder) if lab.experiment.measure == "few-shot" else found
 
 
 def _spent(arm: Arm, seed: int, run: Run) -> Result:
@@ -94,7 +96,8 @@ def _run(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Run:
         data = _data(lab)
         return train(lab.experiment.recipe, data=data, out=place, changes=settings, watcher=told)
     if arm.how == "pretrain":
-        return pretrain(arm.objective, data=lab.data, out=place, changes=settings, watcher=told)
+        data = _data(lab)
+        return pretrain(arm.objective, data=data, out=place, changes=settings, watcher=told)
     start = start_at(_start(lab, arm, seed), arm, seed, lab.folder / "starts" / arm.name)
     return finetune(
         start,
