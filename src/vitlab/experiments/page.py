@@ -175,10 +175,12 @@ def _settings(arm: Arm) -> str:
     if arm.start:
         size = f" at {arm.image_size} pixels" if arm.image_size else ""
         parts.insert(0, _beginning(arm, size))
+    if arm.objective:
+        parts.insert(0, f"{arm.objective}, without labels")
     if arm.share != 1:
         parts.append(f"{arm.share:.3g} of the training images")
     if arm.budget != 1:
-        parts.append(f"{arm.budget:g} of the budget")
+        parts.append(f"{arm.budget:g} {'of' if arm.budget < 1 else 'times'} the budget")
     return ", ".join(parts) or "the base"
 
 
