@@ -56,7 +56,7 @@ def test_masked_patches_as_json(command: Command, data: str, tmp_path: Path) -> 
     )
     assert made.code == 0, made.err
     found = json.loads(made.out)
-    assert {"validation_loss", "validation_accuracy", "pflops", "bundle"} <= set(found)
+    assert {"validation_loss", "validation_colours_right", "pflops", "bundle"} <= set(found)
     stored = json.loads((tmp_path / "p" / "config.json").read_text())
     assert stored["train"]["masked_patch"]["mask"] == 0.4
 

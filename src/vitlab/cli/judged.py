@@ -18,8 +18,8 @@ def headline(found: Any) -> str:
 def pretraining_headline(split: str, metrics: Mapping[str, float]) -> str:
     """One line about what was learnt without labels."""
     found = {name.removeprefix(f"{split}_"): value for name, value in metrics.items()}
-    told = f"R2 {found['r2']:.3f}" if "r2" in found else f"accuracy {found['accuracy']:.1%}"
-    images = f"{found['images']:,.0f} images"
+    told = f"R2 {found['r2']:.3f}" if "r2" in found else f"{found['colours_right']:.1%} right"
+    images = f"{found['images']:,} images"
     return f"{split} loss {found['loss']:.3f}, {told} of hidden patches ({images})"
 
 

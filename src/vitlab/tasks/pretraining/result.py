@@ -31,6 +31,8 @@ from vitlab.weights.bundle import save_bundle
 
 PICTURES = 8
 """Images that are shown."""
+RENAMED = {"accuracy": "colours_right"}
+"""What a bundle calls a figure: an accuracy there is one of classes."""
 UNITS = {"mae": "squared error by the variance", "masked-patch": "cross-entropy, nats"}
 
 
@@ -66,8 +68,8 @@ def _metrics(trained: Trained) -> dict[str, float]:
     if held_out is None:
         return {}
     watch = HiddenWatch(batches=lambda: trained.batches(held_out))
-    figures = {"images": float(len(held_out)), **dict(watch.run(trained.model))}
-    return {f"validation_{name}": value for name, value in figures.items()}
+    figures: dict[str, float] = {"images": len(held_out), **dict(watch.run(trained.model))}
+    return {f"validation_{RENAMED.get(name, name)}": value for name, value in figures.items()}
 
 
 def _draw(trained: Trained, model: Objective) -> tuple[Drawing, ...]:
