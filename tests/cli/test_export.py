@@ -22,11 +22,17 @@ def test_a_file_is_written_and_described(
     judged = Accuracy(
         data="x", images=200, before=0.75, after=0.745, agreement=0.99, interval=(-0.012, 0.002)
     )
-    monkeypatch.setattr(export_accuracy, "accuracy_of", lambda *_: judged)
+    splits = []
+
+    def judge(*_: Any, split: str) -> Accuracy:
+        splits.append(split)
+        return judged
+
+    monkeypatch.setattr(export_accuracy, "accuracy_of", judge)
     file = tmp_path / "a.onnx"
     arguments = ["export", "cnn_tutorial", "--output", str(file)]
-    told = command(*arguments, "--data", "x")
-    assert (told.code, told.err) == (0, "")
+    told = command(*arguments, "--data", "x", "--split", "all")
+    assert (told.code, told.err, splits) == (0, "", ["all"])
     assert "any number of images, 3 x 32 x 32, normalised images" in told.out
     assert "random: the name of a model has none that have learned" in told.out
     assert "75.00%   74.50%   -0.50% (-1.20% to +0.20%)       99.00%      200" in told.out

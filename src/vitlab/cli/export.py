@@ -56,6 +56,7 @@ def export(
         typer.Option(help="Measure accuracy before and after on a dataset, a folder or a CSV."),
     ] = None,
     merge_tokens: MergeTokens = 0,
+    split: Annotated[str, typer.Option(help="Which of these images, as in evaluate.")] = "test",
     preprocess_inside: Annotated[
         bool,
         typer.Option("--preprocess-inside", help="Take 8-bit pixels, and normalise them inside."),
@@ -98,7 +99,7 @@ def export(
     except Disagrees as error:
         print("error:", error, file=sys.stderr)
         raise typer.Exit(1) from None
-    judged = None if data is None else accuracy_of(model, output, data)
+    judged = None if data is None else accuracy_of(model, output, data, split=split)
     if json:
         print_json(_facts(found) | {"accuracy": None if judged is None else to_dict(judged)})
         return
