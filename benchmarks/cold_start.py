@@ -19,8 +19,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from harness import ROOT, compare
+from harness import ROOT
 from PIL import Image
+
+from vitlab.contest.ratios import compare
 
 THEIRS = """
 import sys
