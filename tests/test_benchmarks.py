@@ -115,10 +115,10 @@ def test_speeds_of_predicting_are_told_with_their_interval() -> None:
     assert "6.0x longer" in warning
 
 
-def load_explain() -> Any:
-    """By its path: `explain` is also a folder of tests."""
-    path = BENCHMARKS / "explain.py"
-    spec = importlib.util.spec_from_file_location("benchmark_of_explain", path)
+def load(file: str) -> Any:
+    """By its path: some are also called as folders of tests are."""
+    path = BENCHMARKS / file
+    spec = importlib.util.spec_from_file_location(f"benchmark_of_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -126,8 +126,13 @@ def load_explain() -> Any:
     return module
 
 
+@pytest.mark.parametrize("file", sorted(path.name for path in BENCHMARKS.glob("*.py")))
+def test_every_benchmark_finds_what_it_imports(file: str) -> None:
+    assert load(file).__doc__
+
+
 def test_costs_of_explaining_are_ratios_to_a_forward_pass() -> None:
-    explain = load_explain()
+    explain = load("explain.py")
     rounds = [turns(forward=2.0, rollout=2.6, relevance=9.0) for _ in range(8)]
     first, rollout, relevance = explain.report_time("vit_ti16 b8", rounds).splitlines()
     assert first == "vit_ti16 b8: a forward pass takes 2000 ms"
@@ -139,7 +144,7 @@ def test_costs_of_explaining_are_ratios_to_a_forward_pass() -> None:
 
 
 def test_memory_of_explaining_has_a_limit() -> None:
-    explain = load_explain()
+    explain = load("explain.py")
     options = explain.parser().parse_args([])
     found = {"rollout": 1_546_000_000, "relevance": 3_100_000_000}
     first, rollout, relevance = explain.report_memory(found, options).splitlines()
@@ -149,7 +154,7 @@ def test_memory_of_explaining_has_a_limit() -> None:
 
 
 def test_maps_of_other_logits_are_not_timed() -> None:
-    explain = load_explain()
+    explain = load("explain.py")
     explain.check_agreement({"forward": [1.0, 2.0], "rollout": [1.0, 2.00001]})
     for wrong in (2.01, float("nan")):
         with pytest.raises(SystemExit, match="rollout: logits differ"):

@@ -108,12 +108,13 @@ def _entries(plan: Plan, models: Sequence[Prepared]) -> Iterator[Entry]:
                 flops=flops,
             )
         for peer in model.peers:
+            assert first is not None
             assert own is not None
             yield _entry(
                 model,
                 peer,
                 merge_tokens=0,
-                reference=own,
+                reference=own if model.twin else first,
                 original=own,
                 exact=True,
                 flops=model.flops[0],

@@ -61,7 +61,7 @@ def notes(found: Benchmark) -> str:
     """How to read the tables."""
     first = found.entries[0].reference
     told = (
-        f"Times as fast as {first}; a library, as ours on the same weights: medians of "
+        f"Times as fast as {first}; in a library's own form, as ours in that form: medians of "
         f"{len(found.cells[0].rounds)} rounds in which each was woken once, and the interval that "
         f"resampling the rounds gives. A range of places: the intervals do not tell them apart. "
         f"Memory is the peak of the process, with imports. The limit is a large matrix product in "
