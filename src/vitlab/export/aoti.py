@@ -34,7 +34,7 @@ def run_package(path: Path) -> Run:
 def load_package(path: Path, *, callers: int = 1) -> Any:
     """The package for so many callers at once; it is code, so its origin must be trusted."""
     with quiet():
-        from torch._inductor.package import load_package as load  # the public one has no callers
+        from torch._inductor.package.package import load_package as load  # public: no callers
 
         return load(str(path), num_runners=callers)
 
