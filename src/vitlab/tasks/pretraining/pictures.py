@@ -17,7 +17,7 @@ from vitlab.tasks.report.curves import curves_of
 
 GAP = 0.12
 """Of a picture's side, left free between two."""
-LABELS = 1.2
+LABELS = 1.3
 """Inches beside the pictures that their names take."""
 ROWS = {
     "mae": {
@@ -87,6 +87,7 @@ def draw_rows(rows: Mapping[str, Float[np.ndarray, "B H W 3"]], titles: Mapping[
     figure = new_figure(PAGE, 0.1 + (PAGE - LABELS) * sheet.shape[0] / sheet.shape[1])
     axes = figure.subplots()
     axes.imshow(sheet, interpolation="nearest")
+    axes.set_anchor("E")  # what is left of the width is for the names
     axes.set_xticks([])
     places = [line * (height + gap) + (height - 1) / 2 for line in range(len(names))]
     axes.set_yticks(places, [titles[name].replace(" ", "\n", 1) for name in names])
