@@ -197,10 +197,11 @@ def test_without_a_compiler_one_line_says_so(
 def shrunk(name: str) -> Any:
     """The variant in its own size, with as few blocks as it can have."""
     config = variant(name)
-    if isinstance(config, ViTConfig):
-        depth = min(config.depth, 1 if config.pool_after is None else config.pool_after + 1)
-        config = replace(config, depth=depth)
-    return made(config)
+    if not isinstance(config, ViTConfig):
+        return made(name)
+    return made(
+        name, depth=min(config.depth, 1 if config.pool_after is None else config.pool_after + 1)
+    )
 
 
 @pytest.mark.slow
