@@ -37,6 +37,11 @@ def attention_form(device: str, tokens: int, use: Use) -> Literal["fused", "plai
     return "fused"
 
 
+def onnx_wanted() -> bool:
+    """Whether models may get an ONNX file unasked: but for VITLAB_ONNX=0."""
+    return os.environ.get("VITLAB_ONNX", "1") != "0"
+
+
 def only_products() -> bool:
     """Whether a graph is being traced that runs elsewhere: see `plain_products`."""
     return _plain_products

@@ -14,7 +14,7 @@ from vitlab import __version__
 from vitlab.checksum import file_digest
 from vitlab.home import homes, writable_home
 from vitlab.lock import locked
-from vitlab.runtime import may_have_accelerator
+from vitlab.runtime import may_have_accelerator, onnx_wanted
 from vitlab.weights.reading import SUFFIXES
 
 RUNTIMES = {"auto": "onnxruntime", "onnxruntime": "onnxruntime", "openvino": "openvino"}
@@ -49,7 +49,7 @@ def kept_export(
 
 def _possible(engine: str) -> bool:
     runtime = RUNTIMES.get(engine)
-    if runtime is None or find_spec(runtime) is None or os.environ.get("VITLAB_ONNX", "1") == "0":
+    if runtime is None or find_spec(runtime) is None or not onnx_wanted():
         return False
     return engine != "auto" or not may_have_accelerator()
 

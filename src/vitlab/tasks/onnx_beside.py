@@ -1,19 +1,14 @@
 """The ONNX file of a bundle, beside the weights that it is made of."""
 
 import logging
-import os
 from pathlib import Path
 
 from vitlab.export.onnx import LARGEST, can_export
+from vitlab.runtime import onnx_wanted
 from vitlab.tasks.export import export
 from vitlab.weights.bundle_files import ONNX, WEIGHTS
 
 log = logging.getLogger(__name__)
-
-
-def wanted() -> bool:
-    """Whether trained models get an ONNX file where they can: but for VITLAB_ONNX=0."""
-    return os.environ.get("VITLAB_ONNX", "1") != "0"
 
 
 def exportable(weights: Path) -> bool:
@@ -23,7 +18,7 @@ def exportable(weights: Path) -> bool:
 
 def write_onnx_beside(folder: Path) -> Path | None:
     """The file, if it is wanted and can be; a model that cannot be exported is one all the same."""
-    if not (wanted() and exportable(folder / WEIGHTS)):
+    if not (onnx_wanted() and exportable(folder / WEIGHTS)):
         return None
     try:
         return export(folder, output=folder / ONNX, compact=True, force=True).output
