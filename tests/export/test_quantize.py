@@ -83,7 +83,8 @@ def test_calibrated_ranges_are_fixed(exported: Path, file: Path) -> None:
     write_int8(file, METADATA, [images(3), images(7)])
     found = operations(file)
     assert found["DynamicQuantizeLinear"] == 0
-    assert found["QuantizeLinear"] >= weights_in_blocks(exported)
+    # Queries, keys and values are products of the same numbers, quantised once.
+    assert found["QuantizeLinear"] >= weights_in_blocks(exported) - 2 * BLOCKS
     assert read_metadata(file) == METADATA
     wanted, answers = run_onnx(exported)(images(7)), run_onnx(file)(images(7))
     assert 1e-4 < relative(answers, wanted) < 0.1

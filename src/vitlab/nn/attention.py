@@ -14,7 +14,7 @@ from vitlab.nn.offset_bias import OffsetBias
 from vitlab.nn.pattern import Grid, Pattern, attend_in_groups, pattern_groups, pattern_mask
 from vitlab.nn.pos_embed import Places, Rope, offset_index
 from vitlab.nn.resize import resize_offsets
-from vitlab.runtime import Use, attention_form
+from vitlab.runtime import Use, attention_form, only_products
 
 Mask = Bool[Tensor, "*#mask M N"] | Float[Tensor, "*#mask M N"]
 
@@ -243,7 +243,7 @@ class SelfAttention(nn.Module):
     def _project(
         self, x: Tensor, grid: Grid, places: Places | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = self._in_heads(self.qkv(x), 3)
+        q, k, v = self._parts(x, 0, 3)
         q, k = self.q_norm(q), self.k_norm(k)
         if self.rope is not None:
             q, k = (self.rope(part, grid, self.prefix, places) for part in (q, k))
@@ -251,14 +251,26 @@ class SelfAttention(nn.Module):
 
     def _project_read(self, x: Tensor, read: int) -> tuple[Tensor, Tensor, Tensor]:
         """As `_project`, with the queries of the first `read` tokens alone."""
-        inner = len(self.qkv.weight) // 3
-        weight, bias = self.qkv.weight, self.qkv.bias
-        biases = (None, None) if bias is None else (bias[:inner], bias[inner:])
-        (q,) = self._in_heads(F.linear(x[:, :read], weight[:inner], biases[0]), 1)
-        k, v = self._in_heads(F.linear(x, weight[inner:], biases[1]), 2)
+        (q,) = self._parts(x[:, :read], 0, 1)
+        k, v = self._parts(x, 1, 3)
         return self._warmed(self.q_norm(q)), self.k_norm(k), v
 
+    def _parts(self, x: Tensor, start: int, stop: int) -> tuple[Tensor, ...]:
+        """Queries (0), keys (1) and values (2), those from `start` to before `stop`."""
+        count = stop - start
+        if count > 1 and only_products() and type(self.qkv) is nn.Linear:
+            # Other runtimes copy the parts out of one product; of three, each is there at once.
+            return tuple(self._parts(x, part, part + 1)[0] for part in range(start, stop))
+        if count == 3:
+            return self._in_heads(self.qkv(x), count)
+        inner = len(self.qkv.weight) // 3
+        rows = slice(start * inner, stop * inner)
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        return self._in_heads(F.linear(x, self.qkv.weight[rows], bias), count)
+
     def _in_heads(self, x: Float[Tensor, "B N P"], parts: int) -> tuple[Tensor, ...]:
+        if parts == 1:
+            return (rearrange(x, "b n (a k) -> b a n k", a=self.heads),)
         return rearrange(x, "b n (p a k) -> p b a n k", p=parts, a=self.heads).unbind(0)
 
     def _warmed(self, q: Tensor) -> Tensor:
