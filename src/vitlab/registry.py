@@ -92,6 +92,7 @@ RECIPES = Registry(
     "recipe",
     {
         "cifar10_30min": "vitlab.recipes.record:cifar10_30min",
+        "cifar10_best": "vitlab.recipes.record:cifar10_best",
         "cifar10_pure": "vitlab.recipes.record:cifar10_pure",
         "default": "vitlab.recipes.small:default",
         "demo": "vitlab.recipes.small:demo",
