@@ -55,8 +55,8 @@ def test_small_images_are_less_of_the_work(clock: list[float]) -> None:
         view.metric(metric(step, "train", "loss", 1.5))
         clock[0] += 30.0
     view.metric(metric(10, "train", "lr", 0.5))
-    # A minute for a quarter of the steps, at a quarter of the pixels, which is a tenth of the work.
-    assert stream.getvalue().splitlines()[-1].endswith(", 9.0 min left")
+    # A minute for a quarter of the steps, at a quarter of the pixels: 0.133 of the work.
+    assert stream.getvalue().splitlines()[-1].endswith(", 6.5 min left")
 
 
 def test_the_first_look_is_told_now_and_then(clock: list[float]) -> None:

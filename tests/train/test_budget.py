@@ -20,6 +20,8 @@ class Machine:
 
     slow: float
     fast: float
+    fixed: float = 0.0
+    """Part of an update that small images take too, added to that of their pixels."""
     now: float = 0.0
     updates: int = 0
 
@@ -28,7 +30,8 @@ class Machine:
 
     def train_step(self, state: Any, batch: Any, config: Any, **options: Any) -> None:
         assert options["lr_factor"] == 0.0
-        self.now += self.slow if self.updates < 2 else self.fast
+        pixels = batch.images[0, 0].numel() / 32**2
+        self.now += (self.slow if self.updates < 2 else self.fast) * (self.fixed + pixels)
         self.updates += 1
 
 
@@ -69,6 +72,15 @@ def test_a_head_that_learns_alone_is_quicker(monkeypatch: pytest.MonkeyPatch) ->
     time_left = 600 * 0.97 - 10 - 12 * 40 * 0.35 / 8
     expected = int(time_left / (1 - 0.2 * 0.65))
     assert steps_on(machine, monkeypatch, head_first=0.2, **minutes(10)) == expected
+
+
+def test_every_size_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(slow=0.1, fast=0.1, fixed=0.5)
+    small = {"small_sizes": (16, 24), "small_until": (0.3, 0.6)}
+    mean = 0.1 * (0.3 * 0.75 + 0.3 * 1.0625 + 0.4 * 1.5)
+    expected = int((600 * 0.97 - 10 - 12 * 40 * 0.35 * 0.15 / 8) / mean)
+    assert steps_on(machine, monkeypatch, **small, **minutes(10)) == expected
+    assert 10 < machine.now < 13  # as long as with one size
 
 
 def test_steps_and_epochs_need_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:

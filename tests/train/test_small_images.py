@@ -15,9 +15,10 @@ from vitlab.train.config import TrainConfig
 from vitlab.train.small_images import (
     check_small_sizes,
     scaled,
-    share_of_pixels,
+    share_of_time,
     shrink,
     size_at,
+    stages,
 )
 
 STAGES = TrainConfig(small_sizes=(16, 24), small_until=(0.3, 0.6))
@@ -38,12 +39,19 @@ CHANGES: dict[str, Any] = {
 def test_stages_follow_each_other() -> None:
     assert [size_at(STAGES, step, 10) for step in range(10)] == [16] * 3 + [24] * 3 + [None] * 4
     assert size_at(TrainConfig(), 0, 10) is None
-    expected = 0.3 * 0.25 + 0.3 * 0.5625 + 0.4
-    assert share_of_pixels(STAGES, 32) == pytest.approx(expected)
-    assert share_of_pixels(STAGES, 32, done=0.45) == pytest.approx(0.3 * 0.25 + 0.15 * 0.5625)
-    assert share_of_pixels(STAGES, 32, done=0.1) == pytest.approx(0.1 * 0.25)
-    assert share_of_pixels(TrainConfig(), 32) == 1.0
-    assert share_of_pixels(TrainConfig(), 32, done=0.3) == 0.3
+    assert stages(TrainConfig()) == [(None, 1.0)]
+    sizes, shares = zip(*stages(STAGES), strict=True)
+    assert sizes == (16, 24, None)
+    assert shares == pytest.approx((0.3, 0.3, 0.4))
+
+
+def test_small_images_take_less_time_but_not_as_much_less() -> None:
+    first, second = 0.15 + 0.85 * 0.25, 0.15 + 0.85 * 0.5625
+    assert share_of_time(STAGES, 32) == pytest.approx(0.3 * first + 0.3 * second + 0.4)
+    assert share_of_time(STAGES, 32, done=0.45) == pytest.approx(0.3 * first + 0.15 * second)
+    assert share_of_time(STAGES, 32, done=0.1) == pytest.approx(0.1 * first)
+    assert share_of_time(TrainConfig(), 32) == 1.0
+    assert share_of_time(TrainConfig(), 32, done=0.3) == 0.3
 
 
 def test_images_shrink_without_aliasing() -> None:

@@ -121,11 +121,11 @@ def _work_of(plan: "Plan") -> Callable[[float], float]:
     if not plan.train.small_sizes:
         return float
     from vitlab.models.config import pair
-    from vitlab.train.small_images import share_of_pixels
+    from vitlab.train.small_images import share_of_time
 
     full = min(pair(plan.model["image_size"]))
-    whole = share_of_pixels(plan.train, full)
-    return lambda done: share_of_pixels(plan.train, full, done=done) / whole
+    whole = share_of_time(plan.train, full)
+    return lambda done: share_of_time(plan.train, full, done=done) / whole
 
 
 def _minutes(seconds: float) -> str:

@@ -7,7 +7,7 @@ import time
 from vitlab.train.config import TrainConfig
 from vitlab.train.loop import Loader
 from vitlab.train.loss import Loss, cross_entropy
-from vitlab.train.small_images import share_of_pixels
+from vitlab.train.small_images import shrink, stages
 from vitlab.train.state import TrainState, new_state
 from vitlab.train.step import train_step
 
@@ -39,27 +39,34 @@ def steps_for(
         return max(round(config.budget), 1)
     if config.budget_in == "epochs":
         return max(round(config.budget * loader.steps_per_epoch), 1)
-    update = seconds_per_step(config, state, loader, loss_of)
+    times = seconds_by_stage(config, state, loader, loss_of)
+    update = times[-1]  # with whole images
     # One more evaluation at the end tells the temperature and one more the result.
     looks = (config.evaluations + 2) * evaluated * EVALUATION * update / config.batch_size
-    step = update * (1 - config.head_first * (1 - EVALUATION))  # on average
-    if config.small_sizes:
-        step *= share_of_pixels(config, min(loader.batch(0).images.shape[2:]))
+    mean = sum(part * share for part, (_, share) in zip(times, stages(config), strict=True))
+    step = mean * (1 - config.head_first * (1 - EVALUATION))  # on average
     return max(int((config.budget * 60 * MARGIN - TRIAL_SECONDS - looks) / step), 1)
 
 
-def seconds_per_step(
+def seconds_by_stage(
     config: TrainConfig, state: TrainState, loader: Loader, loss_of: Loss
-) -> float:
-    """Median time of an update, measured on a copy that is thrown away."""
+) -> list[float]:
+    """Median time of an update at each size of the images, measured on a copy thrown away."""
     trial = new_state(copy.deepcopy(state.model), config)
     trial.model.train()
-    times: list[float] = []
-    for step in range(WARM_UP + MOST):
-        before = time.monotonic()
-        train_step(trial, loader.batch(step), config, lr_factor=0.0, loss_of=loss_of)
-        if step >= WARM_UP:
-            times.append(time.monotonic() - before)
-        if sum(times) > (TRIAL_SECONDS if len(times) >= FEWEST else LONGEST_TRIAL):
-            break
-    return statistics.median(times)
+    found = []
+    sizes = [size for size, _ in stages(config)]
+    for size in sizes:
+        times: list[float] = []
+        for step in range(WARM_UP + MOST):
+            before = time.monotonic()
+            batch = loader.batch(step)
+            batch = batch._replace(images=shrink(batch.images, size))
+            train_step(trial, batch, config, lr_factor=0.0, loss_of=loss_of)
+            if step >= WARM_UP:
+                times.append(time.monotonic() - before)
+            longest = TRIAL_SECONDS if len(times) >= FEWEST else LONGEST_TRIAL
+            if sum(times) > longest / len(sizes):
+                break
+        found.append(statistics.median(times))
+    return found
