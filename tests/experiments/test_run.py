@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +24,8 @@ from vitlab.experiments.stop import StopNow
 from vitlab.tasks.job import Watcher
 from vitlab.tasks.run_folder import read_plan
 from vitlab.tasks.train import train
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -137,6 +142,79 @@ def test_stopped_in_a_step_it_continues_from_there(tmp_path: Path, data: str) ->
     assert [(r.arm, r.steps) for r in found.results] == [("plain", 4), ("fast", 4)]
 
 
+KILLED = """
+import os, signal, sys
+from contextlib import contextmanager
+from experiments.tiny import registered, study
+from vitlab.experiments import write
+from vitlab.experiments.run import experiment
+from vitlab.tasks.job import Watcher
+
+write.draw = lambda found: {}
+
+@contextmanager
+def killing(title):
+    def metric(found):
+        if "fast" in title and found["step"] == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+    yield Watcher(metric=metric)
+
+with registered() as data:
+    changes = {**study().changes, "checkpoint_every": 1}
+    experiment(study(changes=changes), out=sys.argv[1], data=data, seeds=1, watching=killing)
+"""
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_killed_it_continues_from_its_last_checkpoint(tmp_path: Path, data: str) -> None:
+    paths = os.pathsep.join(str(ROOT / part) for part in ("src", "tests"))
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    # What was finished is in the tables already.
+    with (tmp_path / "results.csv").open(newline="") as file:
+        assert [row["arm"] for row in csv.DictReader(file)] == ["plain"]
+
+    titles, seen = [], []
+
+    @contextmanager
+    def watching(title: str) -> Iterator[Watcher]:
+        titles.append(title)
+        yield Watcher(metric=lambda found: seen.append(found["step"]))
+
+    spec = study(changes={**study().changes, "checkpoint_every": 1})
+    found = experiment(spec, out=tmp_path, data=data, seeds=1, watching=watching)
+    assert titles == ["[2 of 2] fast, seed 0"]
+    assert min(seen) > 1
+    whole = experiment(spec, out=tmp_path.with_name("whole"), data=data, seeds=1)
+    assert [r.right for r in found.results] == [r.right for r in whole.results]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_some_of_the_arms(tmp_path: Path, data: str) -> None:
+    arms = (
+        Arm(name="first"),
+        Arm(name="second", against=("first",)),
+        Arm(name="third", against=("first", "second")),
+        Arm(name="judged", how="test", start="second", against=("third",)),
+    )
+    spec = study(*arms, matched="steps")
+    chosen = spec.only(["judged"])
+    assert [(arm.name, arm.against) for arm in chosen.arms] == [
+        *(("first", ()), ("second", ("first",)), ("judged", ())),
+    ]
+    with pytest.raises(UnknownName, match=r"'fourth'.*third"):
+        spec.only(["fourth"])
+    found = experiment(spec, out=tmp_path, data=data, seeds=1, arms=["third"])
+    assert [result.arm for result in found.results] == ["first", "third"]
+    assert "--arms third" in found.record.command
+
+
 @pytest.mark.usefixtures("no_figures")
 def test_a_signal_between_trainings_ends_it_at_once(tmp_path: Path, data: str) -> None:
     before = signal.getsignal(signal.SIGTERM)
@@ -209,12 +287,24 @@ def test_all_spend_the_compute_that_the_first_was_given(tmp_path: Path, data: st
     assert abs(deep.steps * cost[1] - 2 * first.steps * cost[0]) <= cost[1] / 2
 
 
+def test_a_cheap_network_does_not_train_for_ever(tmp_path: Path, data: str) -> None:
+    spec = study(Arm(name="a"), Arm(name="b", changes={"model.depth": 1}), matched="compute")
+    place = lab(tmp_path, spec, data)
+    a, b = (flops_per_step(place.plan(arm, place.settings(arm, 0))) for arm in spec.arms)
+    assert a > b
+    for flops, expected in ((100 * a, round(100 * a / b)), (1e6 * a, 800)):
+        anchor = {"steps": 100.0, "flops": flops}
+        (tmp_path / "anchor.json").write_text(json.dumps(anchor))
+        budget = place.budget(spec.arms[1], place.settings(spec.arms[1], 0))
+        assert budget == {"budget": expected, "budget_in": "steps"}
+
+
 def test_budgets_in_minutes(tmp_path: Path, data: str) -> None:
-    spec = study(Arm(name="a", budget=0.5), Arm(name="b"), matched="steps")
+    spec = study(Arm(name="a", budget=1.5), Arm(name="b", budget=0.5), matched="steps")
     place = lab(tmp_path, spec, data, minutes=3.0)
-    assert place.budget(spec.arms[0], {}) == {"budget": 1.5, "budget_in": "minutes"}
+    assert place.budget(spec.arms[0], {}) == {"budget": 4.5, "budget_in": "minutes"}
     (tmp_path / "anchor.json").write_text('{"steps": 40.0, "flops": 1e9}')
-    assert place.budget(spec.arms[0], {}) == {"budget": 20.0, "budget_in": "steps"}
+    assert place.budget(spec.arms[1], {}) == {"budget": 20.0, "budget_in": "steps"}
 
 
 def test_a_share_of_the_images(tmp_path: Path, data: str) -> None:

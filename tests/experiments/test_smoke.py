@@ -60,10 +60,10 @@ def every_tenth(split: str) -> ArraySet:
 
 
 def thinned(spec: Experiment) -> Experiment:
-    """Of a series, the last arm; of other trainings, the first three and the last."""
+    """Of a series, the first arm; of other trainings, the first three and the last."""
     single = [arm for arm in spec.arms if not arm.series and arm.how == "train"]
     left_out = {arm.name for arm in single[3:-1]}
-    left_out |= {arm.name for arms in spec.series.values() for arm in arms[:-1]}
+    left_out |= {arm.name for arms in spec.series.values() for arm in arms[1:]}
     arms = (
         replace(arm, against=tuple(other for other in arm.against if other not in left_out))
         for arm in spec.arms

@@ -89,6 +89,16 @@ def test_arms_that_mean_nothing(fields: dict[str, Any], message: str) -> None:
         Arm(name="a", **fields)
 
 
+def test_the_first_arm_decides_and_a_test_tells_accuracy() -> None:
+    half = (Arm(name="a", budget=0.5), Arm(name="b"))
+    Experiment(name="e", title="E", arms=half)
+    with pytest.raises(ConfigError, match=r"'a' is the first.*the steps of all.*0\.5"):
+        Experiment(name="e", title="E", arms=half, matched="steps")
+    tested = (Arm(name="a"), Arm(name="b", how="test", start="a"))
+    with pytest.raises(ConfigError, match=r"'b'.*not few-shot"):
+        Experiment(name="e", title="E", arms=tested, measure="few-shot")
+
+
 def test_a_start_stands_before_and_trains() -> None:
     tested = Arm(name="b", how="test", start="a", image_size=16)
     Experiment(name="e", title="E", arms=(Arm(name="a"), tested))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from vitlab.experiments.conclusion import conclusion, points
+from vitlab.experiments.conclusion import conclusion, points, uneven
 from vitlab.experiments.result import Result, pack, unpack
 from vitlab.experiments.spec import Arm, Experiment
 from vitlab.experiments.statistics import (
@@ -70,7 +70,11 @@ def test_one_seed_is_judged_by_its_images() -> None:
 def test_one_seed_without_images_claims_nothing() -> None:
     (found,) = differences(two_arms(), [result("a", 0, 0.1), result("b", 0, 0.9)])
     assert (found.low, found.verdict) == (None, "open")
-    assert conclusion(two_arms(), [found]) == ["No difference can be told from chance."]
+    assert "has no interval" in conclusion(two_arms(), [found])[0]
+    tied = [result(arm, seed, 0.5 + 0.1 * (seed == 1)) for arm in "ab" for seed in range(2)]
+    tied[0] = result("a", 0, 0.1)
+    said = conclusion(two_arms(), differences(two_arms(), tied))
+    assert said == ["No difference can be told from chance."]
 
 
 @pytest.mark.parametrize(
@@ -123,3 +127,35 @@ def test_bits_there_and_back(count: int) -> None:
 
 def test_points_have_signs_and_no_negative_zero() -> None:
     assert [points(x) for x in (0.0123, -0.0123, -0.0001, 0.0)] == ["+1.2", "−1.2", "0.0", "0.0"]
+
+
+def test_a_rate_that_failed_with_a_seed_is_not_chosen() -> None:
+    arms = (
+        Arm(name="p", series="p", x=1),
+        *(Arm(name=name, series="q", x=x) for x, name in enumerate(("whole", "lucky"))),
+    )
+    spec = Experiment(name="e", title="E", arms=arms, choose="p")
+    results = [result(arm, seed, 0.5, held_out=0.5) for arm in ("p", "whole") for seed in range(3)]
+    results.append(result("lucky", 0, 0.9, held_out=0.9))
+    assert [found.arm for found in differences(spec, results)] == ["whole"]
+
+
+def test_what_was_trained_once_is_said() -> None:
+    arms = (
+        Arm(name="start", once=True),
+        Arm(name="a", how="tune", start="start", weights="fresh"),
+        Arm(name="b", how="tune", start="start", against=("a",)),
+    )
+    spec = Experiment(name="e", title="E", arms=arms)
+    values = {"a": (0.5, 0.5, 0.5), "b": (0.6, 0.61, 0.62)}
+    results = [result(arm, s, v) for arm, found in values.items() for s, v in enumerate(found)]
+    said = conclusion(spec, differences(spec, results))
+    assert said[-1].startswith("Each pre-training was done once")
+    assert len(said) == 2
+
+
+def test_compute_that_could_not_be_spent_is_said() -> None:
+    spec = two_arms(matched="compute")
+    known = summaries(spec, [result("a", 0, 0.5, pflops=1.0), result("b", 0, 0.5, pflops=0.06)])
+    assert uneven(spec, known) == ["“second” spent 6.0% of the compute: its steps are limited."]
+    assert uneven(two_arms(), known) == []

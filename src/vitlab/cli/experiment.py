@@ -30,6 +30,9 @@ def experiment(
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="How often each arm is trained.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Budget of one training.")] = None,
+    arms: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="These arms, and what they need.")
+    ] = None,
     smoke: Annotated[
         bool, typer.Option("--smoke", help="Try it out: tiny models, a few steps, the sample.")
     ] = False,
@@ -39,6 +42,8 @@ def experiment(
     """Train every arm of an experiment over seeds and report it; called again, it continues."""
     from vitlab.experiments.folder import exact_command
     from vitlab.experiments.run import experiment as run
+
+    wanted = None if arms is None else [name.strip() for name in arms.split(",")]
 
     @contextmanager
     def watching(title: str) -> "Iterator[Watcher]":
@@ -61,11 +66,14 @@ def experiment(
             seeds=seeds,
             minutes=minutes,
             smoke=smoke,
+            arms=wanted,
             download=download,
             watching=watching,
         )
     except ExperimentStopped as stop:
-        again = exact_command(what, out, data=data, seeds=seeds, minutes=minutes, smoke=smoke)
+        again = exact_command(
+            what, out, data=data, seeds=seeds, minutes=minutes, smoke=smoke, arms=wanted
+        )
         print(f"{stop}; continue: {again}", file=sys.stderr)
         raise typer.Exit(128 + stop.signal) from None
     if json:

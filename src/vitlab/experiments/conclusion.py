@@ -1,16 +1,34 @@
 """What the numbers say, in sentences: nothing where an interval crosses zero."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from vitlab.experiments.spec import Experiment
-from vitlab.experiments.statistics import Difference
+from vitlab.experiments.statistics import Difference, Summary
+
+EVEN = 0.8
+"""Part of the compute of others from which on it is as much, but for whole steps."""
 
 
 def conclusion(experiment: Experiment, found: Sequence[Difference]) -> list[str]:
     """A sentence for each difference that may be claimed, and how far they can be trusted."""
     claimed = [item for item in found if item.verdict != "open"]
     sentences = [_sentence(experiment, item) for item in claimed]
-    return [*sentences, *_caveats(found, claimed)] if found else []
+    caveats = (*_caveats(found, claimed), *_once(experiment, claimed))
+    return [*sentences, *caveats] if found else []
+
+
+def uneven(experiment: Experiment, known: Mapping[str, Summary]) -> list[str]:
+    """Arms that could not spend the compute that all should have, each with its part of it."""
+    if experiment.matched != "compute":
+        return []
+    spent = {n: found.pflops / experiment.arm(n).budget for n, found in known.items()}
+    most = max(spent.values(), default=0.0)
+    return [
+        f"“{experiment.arm(name).shown}” spent {part / most:.1%} of the compute: its steps are "
+        f"limited."
+        for name, part in spent.items()
+        if part < EVEN * most and not experiment.arm(name).start
+    ]
 
 
 def _sentence(experiment: Experiment, item: Difference) -> str:
@@ -44,7 +62,9 @@ def points(share: float) -> str:
 
 
 def _caveats(found: Sequence[Difference], claimed: Sequence[Difference]) -> Iterator[str]:
-    if not claimed:
+    if all(item.low is None for item in found):
+        yield "One seed of such a measure has no interval: nothing is claimed."
+    elif not claimed:
         yield "No difference can be told from chance."
     if any(item.over == "images" for item in claimed):
         yield (
@@ -56,3 +76,13 @@ def _caveats(found: Sequence[Difference], claimed: Sequence[Difference]) -> Iter
             f"Of {len(found)} intervals of 95 %, each by itself, one or more may miss the truth by "
             "chance."
         )
+
+
+def _once(experiment: Experiment, claimed: Sequence[Difference]) -> Iterator[str]:
+    """What is trained once for all seeds is no sample of its kind."""
+    names = {name for item in claimed for name in (item.arm, item.against)}
+    arms = [experiment.arm(name) for name in names]
+    if any(
+        arm.weights == "learnt" and arm.start and experiment.arm(arm.start).once for arm in arms
+    ):
+        yield "Each pre-training was done once: intervals tell nothing of other pre-trainings."

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.config import to_dict
-from vitlab.experiments.conclusion import conclusion
+from vitlab.experiments.conclusion import conclusion, uneven
 from vitlab.experiments.folder import Record
 from vitlab.experiments.result import Result
 from vitlab.experiments.spec import Experiment
@@ -41,7 +41,8 @@ class Findings:
     @cached_property
     def conclusion(self) -> list[str]:
         """Sentences that follow from the intervals."""
-        return conclusion(self.experiment, self.differences)
+        said = conclusion(self.experiment, self.differences)
+        return [*said, *uneven(self.experiment, self.summaries)]
 
     @property
     def report(self) -> Path:

@@ -3,7 +3,7 @@
 import json
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,10 +103,12 @@ def exact_command(
     seeds: int | None,
     minutes: float | None,
     smoke: bool,
+    arms: Sequence[str] | None,
 ) -> str:
     """The command line that begins or continues an experiment."""
     words = ["vitlab", "experiment", what, "--out", str(out)]
-    given = {"--data": data, "--seeds": seeds, "--minutes": minutes}
+    wanted = None if arms is None else ",".join(arms)
+    given = {"--data": data, "--seeds": seeds, "--minutes": minutes, "--arms": wanted}
     for name, value in given.items():
         if value is not None:
             words += [name, f"{value:g}" if isinstance(value, float) else str(value)]

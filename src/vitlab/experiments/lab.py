@@ -27,6 +27,9 @@ from vitlab.train.learning import passes
 from vitlab.train.optim import optimizer_flops
 from vitlab.train.pretraining import with_objective
 
+MOST_STEPS = 8
+"""Times the steps of the first training that a cheaper one takes for the same compute: beyond it,
+batches and bookkeeping would take longer than the network."""
 FEWEST = 10
 """Images of a class that a share of the data has at least: some of them are held out."""
 SMOKE: dict[str, Any] = {
@@ -99,7 +102,8 @@ class Lab:
             return self._own_budget(arm, settings)
         steps = anchor.steps
         if self.experiment.matched == "compute" and not arm.start:
-            steps = anchor.flops / flops_per_step(self.plan(arm, settings))
+            equal = anchor.flops / flops_per_step(self.plan(arm, settings))
+            steps = min(equal, MOST_STEPS * anchor.steps)
         return {"budget": float(max(round(arm.budget * steps), 1)), "budget_in": "steps"}
 
     def _own_budget(self, arm: Arm, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`vitlab experiment`: every arm with every seed, and what the numbers say."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from vitlab.experiments.result import Result, read_result
 from vitlab.experiments.spec import Arm, Experiment
 from vitlab.experiments.stop import StopNow, signals_raise
 from vitlab.experiments.training import complete
-from vitlab.experiments.write import write
+from vitlab.experiments.write import write, write_tables
 from vitlab.registry import DATASETS
 from vitlab.tasks.figures.style import check_matplotlib
 from vitlab.tasks.job import Watcher
@@ -41,18 +41,21 @@ def experiment(
     seeds: int | None = None,
     minutes: float | None = None,
     smoke: bool = False,
+    arms: Sequence[str] | None = None,
     download: bool = False,
     watching: Watching = unwatched,
 ) -> Findings:
     """Train every arm with every seed, and write tables, figures and a page to `out`.
 
-    `what` is a name, a TOML file or an `Experiment`; `minutes` are those of one training. Called
-    again with the same arguments, it goes on where it was. With `smoke`, models and trainings are
-    as small as can be, to try it out.
+    `what` is a name, a TOML file or an `Experiment`; `minutes` are those of one training; `arms`
+    are the names of those that are wanted. Called again with the same arguments, it goes on where
+    it was. With `smoke`, models and trainings are as small as can be, to try it out.
     """
     check_matplotlib()
     spec, folder = find(what), Path(out)
-    record = _decide(spec, what, folder, data, seeds, minutes, smoke)
+    if arms is not None:
+        spec = spec.only(arms)
+    record = _decide(spec, what, folder, data, seeds, minutes, smoke, arms)
     check_folder(folder, record)
     source = _open(record, download)
     lab = Lab(
@@ -77,6 +80,7 @@ def _decide(
     seeds: int | None,
     minutes: float | None,
     smoke: bool,
+    arms: Sequence[str] | None,
 ) -> Record:
     given = None if data is None else os.fspath(data)
     if smoke and minutes is not None:
@@ -95,7 +99,9 @@ def _decide(
         minutes=None if smoke else minutes or spec.minutes,
         smoke=smoke,
         seeds=seeds or (SMOKE_SEEDS if smoke else spec.seeds),
-        command=exact_command(named, folder, data=given, seeds=seeds, minutes=minutes, smoke=smoke),
+        command=exact_command(
+            named, folder, data=given, seeds=seeds, minutes=minutes, smoke=smoke, arms=arms
+        ),
     )
 
 
@@ -117,7 +123,7 @@ class _Round:
         self.failures: dict[str, str] = {}
 
     def run(self) -> Findings:
-        """Do what is left; results are written after each seed, and when it is stopped."""
+        """Do what is left; tables are written after each training, all of it after each seed."""
         try:
             done = 0
             for arm, seed in self._trainings:
@@ -140,6 +146,10 @@ class _Round:
     def _complete(self, arm: Arm, seed: int) -> None:
         if read_result(self.lab.place(arm.name, seed)) is not None:
             return
+        self._try(arm, seed)
+        write_tables(self._findings())
+
+    def _try(self, arm: Arm, seed: int) -> None:
         number, total = self._trainings.index((arm, seed)) + 1, len(self._trainings)
         try:
             with self.watching(f"[{number} of {total}] {arm.shown}, seed {seed}") as watcher:

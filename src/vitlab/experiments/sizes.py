@@ -1,11 +1,14 @@
 """Images of another size than those that were learnt from."""
 
+from typing import Any
+
 from vitlab.experiments.spec import Arm, Experiment
 from vitlab.experiments.tokens import SMALL_VIT
 
 _LEARNT = 24
 _OTHERS = (16, 32, 40)
 _TUNED = (32, 40)
+_TUNING: dict[str, Any] = {"patience": 0}
 _PART = 0.25
 
 
@@ -32,8 +35,8 @@ def _tuned(size: int, *, fresh: bool) -> Arm:
         image_size=size,
         positions="fresh" if fresh else "resized",
         budget=_PART,
-        changes={"patience": 0},
-        against=(base,) if fresh else ("learnt",),
+        changes=_TUNING,
+        against=(base,) if fresh else (f"tuned-{_LEARNT}",),
     )
 
 
@@ -57,12 +60,26 @@ RESOLUTION = Experiment(
             changes={"model.image_size": _LEARNT},
         ),
         *(_judged(size, fresh=fresh) for size in _OTHERS for fresh in (False, True)),
+        Arm(
+            name=f"tuned-{_LEARNT}",
+            title=f"fine-tuned at {_LEARNT}, as before",
+            how="tune",
+            start="learnt",
+            budget=_PART,
+            changes=_TUNING,
+            against=("learnt",),
+        ),
         *(_tuned(size, fresh=fresh) for size in _TUNED for fresh in (False, True)),
         Arm(
             name="scratch-32",
-            title="learnt at 32 alone, as many steps as fine-tuning",
-            changes={"model.image_size": 32},
+            title="learnt at 32 alone, with the steps of fine-tuning",
+            how="tune",
+            start="learnt",
+            weights="fresh",
+            new_head=True,
+            image_size=32,
             budget=_PART,
+            changes=_TUNING,
             against=("tuned-32",),
         ),
     ),

@@ -2,8 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from vitlab.errors import ConfigError, UnknownName
@@ -30,7 +30,7 @@ class Arm:
     budget: float = 1.0
     """Part of the experiment's budget, or a multiple of it."""
     share: float = 1.0
-    """Part of the training images of each class that it learns from."""
+    """Part of the training images that it learns from, as many of each class: of the smallest."""
     how: Literal["train", "pretrain", "tune", "test"] = "train"
     """Train anew, with labels or without; fine-tune or judge as it is what `start` came to."""
     objective: Literal["", "masked-patch", "mae"] = ""
@@ -132,6 +132,11 @@ class Experiment:
             raise ConfigError(f"minutes {self.minutes} is not positive")
         if not 0 <= self.margin < 1:
             raise ConfigError(f"margin {self.margin} is not a share from 0 to 1")
+        if self.matched != "minutes" and self.arms[0].budget < 1:
+            raise ConfigError(
+                f"arm {self.arms[0].name!r} is the first, whose budget decides the "
+                f"{self.matched} of all, and has {self.arms[0].budget:g} of it; valid: 1 or more"
+            )
         _check_references(self)
 
     def trainings(self, seeds: int) -> list[tuple[Arm, int]]:
@@ -139,6 +144,26 @@ class Experiment:
         return [
             (arm, seed) for seed in range(seeds) for arm in self.arms if not (arm.once and seed)
         ]
+
+    def only(self, names: Sequence[str]) -> "Experiment":
+        """The experiment with these arms, those that they start from, and the first.
+
+        The first decides what the others get, so that parts of an experiment can be put together.
+        """
+        for name in names:
+            if name not in self.by_name:
+                raise UnknownName("arm", name, self.by_name)
+        kept = {self.arms[0].name, *names}
+        for arm in reversed(self.arms):  # a start stands before what it is for
+            if arm.name in kept and arm.start:
+                kept.add(arm.start)
+        arms = tuple(
+            replace(arm, against=tuple(other for other in arm.against if other in kept))
+            for arm in self.arms
+            if arm.name in kept
+        )
+        choose = self.choose if any(arm.series == self.choose for arm in arms) else ""
+        return replace(self, arms=arms, choose=choose)
 
     def arm(self, name: str) -> Arm:
         """The arm of a name."""
@@ -172,6 +197,11 @@ def _check_references(experiment: Experiment) -> None:
             )
         if arm.start and experiment.by_name[arm.start].how == "test":
             raise ConfigError(f"arm {arm.name!r}: {arm.start!r} trains nothing to start with")
+        if arm.how == "test" and experiment.measure != "accuracy":
+            raise ConfigError(
+                f"arm {arm.name!r}: how 'test' tells the accuracy, not {experiment.measure}; "
+                f"valid: train, pretrain, tune"
+            )
         if arm.how == "test" and experiment.by_name[arm.start].how == "pretrain":
             raise ConfigError(f"arm {arm.name!r}: {arm.start!r} has no head to be judged by")
         if arm.once and any(arm.name in other.against for other in experiment.arms):

@@ -109,7 +109,12 @@ def _best_pairs(experiment: Experiment, results: Sequence[Result]) -> list[tuple
     known = summaries(experiment, results)
     best = {}
     for series, arms in experiment.series.items():
-        judged = [(found, arm.name) for arm in arms if (found := _held_out(known, arm)) is not None]
+        # One that failed with some seed has a mean over the lucky ones.
+        most = max((len(known[arm.name].values) for arm in arms if arm.name in known), default=0)
+        whole = [arm for arm in arms if arm.name in known and len(known[arm.name].values) == most]
+        judged = [
+            (found, arm.name) for arm in whole if (found := _held_out(known, arm)) is not None
+        ]
         if judged:
             best[series] = max(judged, key=lambda pair: pair[0])[1]
     if experiment.choose not in best:

@@ -101,7 +101,7 @@ def _run(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Run:
     start = start_at(_start(lab, arm, seed), arm, seed, lab.folder / "starts" / arm.name)
     return finetune(
         start,
-        data=lab.data,
+        data=_data(lab),
         out=place,
         image_size=arm.image_size or None,
         new_head=arm.new_head,

@@ -16,11 +16,15 @@ def write(found: Findings) -> None:
         for name, figure in draw(found).items():
             figures |= {f"{name}.{kind}": rendered(figure, kind) for kind in KINDS}
     page = render(found, {name: data for name, data in figures.items() if name.endswith(".svg")})
+    write_files(found.folder, {**figures, "report.html": page.encode(errors="replace")})
+    write_tables(found)
+
+
+def write_tables(found: Findings) -> None:
+    """The numbers alone, which takes no time."""
     contents = {
         "results.csv": trainings_csv(found).encode(),
         "differences.csv": differences_csv(found).encode(),
-        **figures,
-        "report.html": page.encode(errors="replace"),
     }
     write_files(found.folder, contents)
     write_json(found.folder / "results.json", found.to_dict())
