@@ -50,6 +50,12 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, ...]
     return tuple(folder / name for name in contents)
 
 
+def sync(path: Path) -> None:
+    """Have a written file on the disk before anything relies on it."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

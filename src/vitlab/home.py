@@ -20,7 +20,14 @@ def homes(kind: str) -> tuple[Path, ...]:
 def user_cache(kind: str) -> Path:
     """Where things go when nobody says where."""
     named = os.environ.get("XDG_CACHE_HOME")
-    return (Path(named) if named else Path.home() / ".cache") / "vitlab" / kind
+    try:
+        cache = Path(named) if named else Path.home() / ".cache"
+    except RuntimeError:
+        raise DataError(
+            f"this user has no home folder; set {variable(kind)} or XDG_CACHE_HOME to a folder "
+            f"for {kind}"
+        ) from None
+    return cache / "vitlab" / kind
 
 
 def writable_home(kind: str) -> Path:

@@ -262,6 +262,20 @@ def test_other_classes(
     assert "cyan, green, red" in mistake
 
 
+def test_classes_that_are_only_numbered_are_taken_in_order(
+    command: Command, model: VisionTransformer, folder: Path, tmp_path: Path
+) -> None:
+    found = [
+        command("evaluate", path, "--data", folder, "--json").out
+        for path in (
+            saved(model, tmp_path / "a.safetensors", labels=None),
+            saved(model, tmp_path / "b.safetensors", labels=("0", "1", "2")),
+        )
+    ]
+    accuracies = [json.loads(told)["accuracy"] for told in found]
+    assert accuracies[0] == accuracies[1]
+
+
 def test_another_number_of_classes(
     command: Command, model: VisionTransformer, folder: Path, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def test_a_file_is_written_and_described(
         return judged
 
     monkeypatch.setattr(export_accuracy, "accuracy_of", judge)
+    monkeypatch.setattr(export_accuracy, "before", lambda *_, split: split)
     file = tmp_path / "a.onnx"
     arguments = ["export", "cnn_tutorial", "--output", str(file)]
     told = command(*arguments, "--data", "x", "--split", "all")
@@ -42,6 +43,18 @@ def test_a_file_is_written_and_described(
     assert facts["comparison"]["largest"] <= facts["comparison"]["allowed"]
     assert facts["facts"]["batch"] is None
     assert facts["accuracy"] is None
+
+
+def test_what_is_wrong_with_the_data_is_told_before_anything_is_written(
+    command: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.onnx"
+    arguments = ["export", "cifar10", "--output", str(file)]
+    assert "no such" in command(*arguments, "--data", str(tmp_path / "nothing")).mistake
+    assert "split" in command(*arguments, "--data", "sample", "--split", "tset").mistake
+    program = command(*arguments, "--data", "sample", "--format", "torch-export")
+    assert "onnx or aoti" in program.mistake
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_model_that_disagrees_ends_with_1(

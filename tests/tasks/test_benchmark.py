@@ -20,6 +20,7 @@ from vitlab.tasks.benchmark.content import Accuracy, Benchmark, Cell, Entry
 from vitlab.tasks.benchmark.exported import engines_of, prepare_exported, titles
 from vitlab.tasks.benchmark.job import _check_judged as check_judged
 from vitlab.tasks.benchmark.job import _entries as entries_of
+from vitlab.tasks.benchmark.job import _told_apart as told_apart
 from vitlab.tasks.benchmark.job import benchmark, compared
 from vitlab.tasks.benchmark.judge import changed
 from vitlab.tasks.benchmark.plan import Plan
@@ -426,3 +427,22 @@ def test_accuracy_of_pixels_is_refused_before_anything_is_timed() -> None:
 def test_random_weights_are_not_judged() -> None:
     with pytest.raises(InputError, match="vit_test has random weights, whose accuracy says noth"):
         benchmark(Plan(models=("vit_test",), threads=1), data="sample")
+
+
+def test_models_of_one_name_are_called_as_they_were_given() -> None:
+    def told(name: str) -> Prepared:
+        facts = {"places": {}, "folder": "", "fresh": False, "task": "single-label", "flops": (1,)}
+        return Prepared(name=name, **facts, parameters=1, bytes=4, config={})
+
+    plan = Plan(models=("a/pets", "b/pets", "c/cars"))
+    models = [[told("pets"), told("pets as in timm")], [told("pets")], [told("cars")]]
+    assert [model.name for model in told_apart(plan, models)] == [
+        *("a/pets", "a/pets as in timm", "b/pets", "cars"),
+    ]
+
+
+def test_what_cannot_be_judged_is_told_before_anything_is_timed() -> None:
+    facts = {"places": {}, "folder": "", "fresh": False, "task": "single-label", "flops": (1,)}
+    model = Prepared(name="m", **facts, parameters=1, bytes=4, config={}, judgeable=False)
+    with pytest.raises(InputError, match="m: its head was not trained, or nothing says"):
+        check_judged([model])

@@ -11,6 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import vitlab
+from vitlab.errors import WeightsError
 from vitlab.tasks import kept_export as module
 from vitlab.tasks.kept_export import kept_export
 from vitlab.tasks.predict import predict
@@ -79,20 +80,20 @@ def test_an_engine_that_is_asked_for_gets_its_file(
 
 
 def test_other_weights_are_another_file(weights: Path, tmp_path: Path) -> None:
-    first = kept_export(weights, engine="onnxruntime", images=lambda: 1)
+    first = kept_export(weights, engine="onnxruntime", images=lambda most: 1)
     model = vitlab.load(weights).model
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     bias = next(name for name in state if name.startswith("head") and name.endswith("bias"))
     save_file(state | {bias: state[bias] + 1}, weights)
-    assert kept_export(weights, engine="onnxruntime", images=lambda: 1) != first
+    assert kept_export(weights, engine="onnxruntime", images=lambda most: 1) != first
     assert len(kept(tmp_path)) == 2
 
 
 def test_where_it_cannot_be_the_weights_themselves_are_used(
     weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    def many() -> int:
-        return 10_000
+    def many(most: int) -> int:
+        return most
 
     assert kept_export("cifar10", engine="auto", images=many) is None
     assert kept_export(weights, engine="torch", images=many) is None
@@ -110,4 +111,40 @@ def test_where_it_cannot_be_the_weights_themselves_are_used(
     monkeypatch.setattr(module, "MANY", 1)
     assert len(answers(weights, photos)) == 3
     assert "cannot be exported (an operator is missing)" in caplog.text
+    assert not kept(tmp_path)
+
+
+def test_no_folder_to_keep_it_in_is_no_reason_to_fail(
+    weights: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    assert len(answers(weights, photos)) == 3
+
+
+def test_weights_that_cannot_predict_are_not_exported(
+    weights: Path, photos: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").unlink()
+    model = vitlab.create_model("vit_test")
+    vitlab.save_weights(model, weights, format="timm")
+    with pytest.raises(
+        WeightsError, match=r"^model\.safetensors: every weight of the head is zero"
+    ):
+        answers(weights, photos, engine="onnxruntime")
+    assert not kept(tmp_path)
+
+
+def test_a_job_goes_on_with_the_engine_that_began_it(
+    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "found.csv"
+    predict(weights, [photos], output=output)
+    Image.effect_noise((37, 41), 90).convert("RGB").save(photos / "9.png")
+    monkeypatch.setattr(module, "MANY", 4)  # by itself it would be exported now
+    done = predict(weights, [photos], output=output)
+    assert (done.images, done.done_before) == (4, 3)
     assert not kept(tmp_path)

@@ -79,9 +79,16 @@ def export(
         raise ConfigError(
             "--data measures files that take normalised images, so not with --preprocess-inside"
         )
+    if data is not None and format == "torch-export":
+        raise ConfigError("--data measures files that vitlab runs: --format onnx or aoti")
+    from vitlab.tasks.export import check_output
     from vitlab.tasks.export import export as run
-    from vitlab.tasks.export_accuracy import accuracy_of
+    from vitlab.tasks.export_accuracy import accuracy_of, before
 
+    first = None
+    if data is not None:  # what is wrong with it is told before anything is written
+        check_output(output, format, force)
+        first = before(model, data, split=split)
     try:
         found = run(
             model,
@@ -99,7 +106,9 @@ def export(
     except Disagrees as error:
         print("error:", error, file=sys.stderr)
         raise typer.Exit(1) from None
-    judged = None if data is None else accuracy_of(model, output, data, split=split)
+    judged = None
+    if data is not None and first is not None:
+        judged = accuracy_of(first, output, data, split=split)
     if json:
         print_json(_facts(found) | {"accuracy": None if judged is None else to_dict(judged)})
         return

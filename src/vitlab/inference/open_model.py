@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
-from vitlab.errors import InputError, UnknownName
+from vitlab.errors import InputError, MissingExtra, UnknownName
 from vitlab.inference.deployed_model import (
     StaleExport,
     check_merging,
@@ -27,6 +27,8 @@ from vitlab.weights.table import named
 EngineName = Literal["auto", "torch", "onnxruntime", "openvino", "aoti"]
 FILES = {".onnx": ("onnxruntime", "openvino"), ".pt2": ("aoti",)}
 """Engines that run an exported file, by its ending; the first is the usual one."""
+EXTRAS = {"onnxruntime": "export", "openvino": "openvino"}
+"""What installs an engine."""
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,8 @@ def open_answering(
         return _open_torch(model, labels, merge_tokens, changes)
     if engine != "aoti" and folder is not None:
         return open_beside(folder, engine=engine, labels=labels, merge_tokens=merge_tokens)
+    if engine in EXTRAS and find_spec(engine) is None:
+        raise MissingExtra(EXTRAS[engine], f"the engine {engine}")
     kind = "aoti" if engine == "aoti" else "onnx"
     option = f" --merge-tokens {merge_tokens}" if merge_tokens else ""
     raise InputError(

@@ -159,7 +159,8 @@ def match_classes(classifier: Classifier, source: DataSource) -> tuple[Tensor, t
     classes, own = classifier.model.config.classes, classifier.source.labels
     if not classes:
         raise WeightsError(f"{classifier.source.path.name} has no head; valid: a classifier")
-    if own is None or own == source.labels:
+    numbered = own == tuple(map(str, range(classes)))  # what exported files without names have
+    if own is None or own == source.labels or (numbered and not set(own) & set(source.labels)):
         if classes != len(source.labels):
             raise DataError(
                 f"{source.name} has {len(source.labels)} classes, the model {classes} without "

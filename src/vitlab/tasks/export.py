@@ -19,6 +19,7 @@ from vitlab.export.program import trace
 from vitlab.export.quantize import Pixels, write_int8
 from vitlab.export.torch_export import run_program, write_program
 from vitlab.export.verify import BATCHES, Comparison, Run, compare
+from vitlab.files import sync
 from vitlab.inference.pictures import read_picture
 from vitlab.inference.runtimes import run_onnx
 from vitlab.models.config import Size
@@ -77,11 +78,9 @@ def export(
     of an ONNX file that 16 bits hold exactly in 16 bits. `merge_tokens` as in `vitlab.load`: the
     file merges them, and is compared with the model that does. `changes` are those of the config.
     """
-    if format not in get_args(Format):
-        raise UnknownName("format", format, get_args(Format))
-    kind = _quantized(quantize, format, calibrated=calibrate is not None)
     path = Path(output)
-    _check_output(path, format, force)
+    check_output(path, format, force)
+    kind = _quantized(quantize, format, calibrated=calibrate is not None)
     _check_needs(format)
     found = open_exportable(model, image_size=image_size, merge_tokens=merge_tokens, **changes)
     if preprocess_inside and found.preprocessing is None:
@@ -171,7 +170,10 @@ def _compare(found: Exportable, deployed: Deployed, run: Run, tolerance: float) 
     )
 
 
-def _check_output(path: Path, format: str, force: bool) -> None:
+def check_output(path: Path, format: str, force: bool) -> None:
+    """Refuse a place that the file cannot go to."""
+    if format not in get_args(Format):
+        raise UnknownName("format", format, get_args(Format))
     if path.suffix != SUFFIXES[format]:
         raise FileError(f"{path}: {format} is written as a file that ends in {SUFFIXES[format]}")
     if path.exists() and not force:
@@ -209,5 +211,6 @@ def _publish(folder: Path, path: Path) -> tuple[Path, ...]:
     """Move what was staged to its place; the file that names the others comes last."""
     staged = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
     for file in staged:
+        sync(file)
         os.replace(file, path.parent / file.name)
     return tuple(path.parent / file.name for file in staged)

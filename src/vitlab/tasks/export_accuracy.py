@@ -27,15 +27,17 @@ class Accuracy:
     """95 % confidence interval of after less before, image by image."""
 
 
-def accuracy_of(
-    model: str | os.PathLike[str], exported: Path, data: str, *, split: str = "test"
-) -> Accuracy:
-    """The model in torch against the file that was made of it."""
-    first = evaluate(model, data, split=split, engine="torch")
-    second = evaluate(exported, data, split=split)
-    if first.source.task != "single-label":
-        raise InputError(f"--data compares single-label models; {data} is {first.source.task} data")
-    return compared(first.outcome, second.outcome, data)
+def before(model: str | os.PathLike[str], data: str, *, split: str = "test") -> Outcome:
+    """What the model answers in torch, to be compared with the file that is made of it."""
+    found = evaluate(model, data, split=split, engine="torch")
+    if found.source.task != "single-label":
+        raise InputError(f"--data compares single-label models; {data} is {found.source.task} data")
+    return found.outcome
+
+
+def accuracy_of(first: Outcome, exported: Path, data: str, *, split: str = "test") -> Accuracy:
+    """A model by its answers against the file that was made of it."""
+    return compared(first, evaluate(exported, data, split=split).outcome, data)
 
 
 def compared(first: Outcome, second: Outcome, data: str) -> Accuracy:

@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 from vitlab.data.walk import ENDINGS, in_blocks, matching, pointed_at, walk_images
 from vitlab.errors import InputError
@@ -48,11 +48,14 @@ class ImageInputs:
                 next(iter(self._find(name)))  # an error now, and not when half of the work is done
         return chain.from_iterable(map(self._find, self.names))
 
-    def count(self) -> int | None:
-        """How many there are, found by looking for them all; unknown for standard input."""
+    def count(self, most: int | None = None) -> int | None:
+        """How many there are, found by looking for them; unknown for standard input.
+
+        No more than `most` are looked for.
+        """
         if STDIN in self.names:
             return None
-        return sum(1 for _ in self.find())
+        return sum(1 for _ in islice(self.find(), most))
 
     def _find(self, name: str) -> Iterable[Picture]:
         if name == STDIN:

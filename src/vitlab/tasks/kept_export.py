@@ -7,11 +7,13 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 from vitlab import __version__
 from vitlab.checksum import file_digest
+from vitlab.errors import VitlabError
 from vitlab.home import homes, writable_home
 from vitlab.lock import locked
 from vitlab.runtime import may_have_accelerator, onnx_wanted
@@ -20,6 +22,8 @@ from vitlab.weights.reading import SUFFIXES
 RUNTIMES = {"auto": "onnxruntime", "onnxruntime": "onnxruntime", "openvino": "openvino"}
 """What must be installed for each engine that reads ONNX."""
 KIND = "exports"
+GRAPH = 2
+"""Grows with every change of the graphs that are written, so that older ones are not used."""
 MANY = 1000
 """Images from which on the seconds of an export pay."""
 BESIDE = ("config.json", "preprocessor_config.json")
@@ -29,22 +33,36 @@ log = logging.getLogger(__name__)
 
 
 def kept_export(
-    model: str | os.PathLike[str], *, engine: str, images: Callable[[], int | None]
+    model: str | os.PathLike[str], *, engine: str, images: Callable[[int], int | None]
 ) -> Path | None:
     """The ONNX file of a weight file, made now if it pays; None: use the weights themselves.
 
     An engine that was asked for by name is worth an export at once. VITLAB_ONNX=0: never.
+    `images` counts them, up to as many as it is given.
     """
     path = Path(model)
     if not (path.suffix in SUFFIXES and path.is_file() and _possible(engine)):
         return None
-    name = f"{_key(path)}.onnx"
-    for home in homes(KIND):
-        if (home / name).is_file():
-            return home / name
-    if engine == "auto" and (images() or 0) < MANY:
+    kept = _kept()
+    pays = engine != "auto" or (images(MANY) or 0) >= MANY
+    if not (kept or pays):
         return None
-    return _export(path, name)
+    name = f"{_key(path)}.onnx"
+    if name in kept:
+        return kept[name]
+    return _export(path, name) if pays else None
+
+
+def _kept() -> dict[str, Path]:
+    """What was exported before, by name; nothing where no folder can be looked into."""
+    found: dict[str, Path] = {}
+    try:
+        for home in reversed(homes(KIND)):
+            if os.path.isdir(home):
+                found |= {name: home / name for name in os.listdir(home) if name.endswith(".onnx")}
+    except (OSError, VitlabError):
+        pass
+    return found
 
 
 def _possible(engine: str) -> bool:
@@ -57,9 +75,13 @@ def _possible(engine: str) -> bool:
 def _export(path: Path, name: str) -> Path | None:
     from vitlab.tasks.export import export
     from vitlab.tasks.onnx_beside import exportable
+    from vitlab.weights.load import load_weights
 
     if not exportable(path):
         return None
+    source = load_weights(path).source
+    source.require_head()  # what cannot predict is not exported first
+    source.require_preprocessing()
     try:
         place = writable_home(KIND) / name
         with locked(place.with_suffix(".lock"), lambda: log.warning("waiting for another export")):
@@ -74,7 +96,8 @@ def _export(path: Path, name: str) -> Path | None:
 
 def _key(path: Path) -> str:
     """Of the weights, of all that may say how to read them, and of what exports them."""
-    told = [__version__, path.name, file_digest(path, "sha256")]
+    exporter = f"{__version__} {GRAPH} {version('torch')}"
+    told = [exporter, path.name, file_digest(path, "sha256")]
     for name in BESIDE:
         if (path.parent / name).is_file():
             told += [name, file_digest(path.parent / name, "sha256")]

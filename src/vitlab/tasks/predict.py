@@ -21,7 +21,7 @@ from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.tasks.image_inputs import ImageInputs
 from vitlab.tasks.kept_export import kept_export
 from vitlab.tasks.prediction_files import PredictionFile, check_output, open_predictions
-from vitlab.tasks.prediction_job import Job
+from vitlab.tasks.prediction_job import Job, read_job
 from vitlab.tasks.prediction_records import as_text
 from vitlab.tasks.prediction_sheet import SHOWN, write_sheet
 from vitlab.weights.labels import Labels
@@ -75,6 +75,9 @@ def predict(
     inputs = ImageInputs(names=[os.fspath(name) for name in images], stdin=stdin)
     if inputs.single and batch_size is None:
         batch_size = 1
+    if engine == "auto" and output is not None and not overwrite:
+        begun = read_job(output)
+        engine = engine if begun is None else begun.engine  # or the job could not be continued
     plain = not changes and not merge_tokens
     exported = kept_export(model, engine=engine, images=inputs.count) if plain else None
     answering = open_answering(

@@ -3,6 +3,7 @@
 import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def benchmark(
     Contestants that should agree and do not are refused before anything is timed.
     """
     with tempfile.TemporaryDirectory() as folder:
-        models = list(_prepare(plan, Path(folder)))
+        models = _told_apart(plan, [list(told) for told in _prepare(plan, Path(folder))])
         if data is not None:
             _check_judged(models)
         entries = tuple(_entries(plan, models))
@@ -54,6 +55,11 @@ def _check_judged(models: Sequence[Prepared]) -> None:
     for model in models:
         if model.fresh and not model.twin:
             raise InputError(f"{model.name} has random weights, whose accuracy says nothing")
+        if not model.judgeable and not model.twin:
+            raise InputError(
+                f"{model.name}: its head was not trained, or nothing says how images are prepared "
+                f"for it; its accuracy cannot be told"
+            )
         if model.pixels:
             raise InputError(
                 f"{model.name} takes 8-bit pixels; accuracy is told of models that take normalised "
@@ -61,7 +67,17 @@ def _check_judged(models: Sequence[Prepared]) -> None:
             )
 
 
-def _prepare(plan: Plan, folder: Path) -> Iterator[Prepared]:
+def _told_apart(plan: Plan, models: Sequence[list[Prepared]]) -> list[Prepared]:
+    """All models with their twins; where two are called the same, they are called as given."""
+    names = [told[0].name for told in models]
+    return [
+        one if names.count(name) == 1 else replace(one, name=one.name.replace(name, given, 1))
+        for given, name, told in zip(plan.models, names, models, strict=True)
+        for one in told
+    ]
+
+
+def _prepare(plan: Plan, folder: Path) -> Iterator[Iterator[Prepared]]:
     """Each model, and behind it its twins."""
     called = titles(plan.models)
     for number, model in enumerate(plan.models):
@@ -79,7 +95,7 @@ def _prepare(plan: Plan, folder: Path) -> Iterator[Prepared]:
             factory = f"{FACTORIES}.prepare:prepare"
         contestant = Contestant(name=model, factory=factory, arguments=asked)
         with Process(contestant, threads=plan.cores) as process:
-            yield from map(prepared, process.result())
+            yield map(prepared, process.result())
 
 
 def _entries(plan: Plan, models: Sequence[Prepared]) -> Iterator[Entry]:

@@ -49,6 +49,8 @@ class Prepared:
     """Libraries that can express it."""
     twin: bool = False
     """A network that somebody asked for in another form: as a library builds it."""
+    judgeable: bool = True
+    """It has learned, and it is known how images are prepared."""
     judged: str = ""
     """What is opened to tell how good it is."""
     network: str | None = None
@@ -101,6 +103,7 @@ def prepare(
             name=opened.name,
             places=_places(model, own, engines, merge_tokens),
             judged=model,
+            judgeable=not silent and source.preprocessing is not None,
             network=network_digest(network),
             folder=str(own),
             fresh=opened.fresh,
@@ -147,14 +150,22 @@ def _places(
 
 
 def _has_onnx(model: str, format: str) -> bool:
-    """Whether a bundle brings its own file."""
+    """Whether a bundle brings its own file, of these weights and with every token."""
+    from vitlab.inference.deployed_model import StaleExport, open_beside
     from vitlab.weights.bundle_files import ONNX, find_bundle
     from vitlab.weights.names import locate
     from vitlab.weights.table import named
 
     if format != "onnx" or named(model) is not None:
         return False
-    return (find_bundle(locate(model)) / ONNX).is_file()
+    folder = find_bundle(locate(model))
+    if not (folder / ONNX).is_file():
+        return False
+    try:
+        open_beside(folder, engine="onnxruntime")
+    except StaleExport:
+        return False
+    return True
 
 
 def _facts(model: Any, merge_tokens: Sequence[int]) -> dict[str, Any]:
