@@ -70,6 +70,20 @@ def test_a_step_agrees_with_torch() -> None:
     torch.testing.assert_close(ours.detach(), theirs.detach(), atol=0.02, rtol=0.0)
 
 
+def test_momentum_of_what_no_longer_learns_ends() -> None:
+    torch.manual_seed(0)
+    parameter = nn.Parameter(torch.randn(R, C))
+    optimizer = Muon([(parameter, 1)], lr=0.01, momentum=0.95, weight_decay=0.0)
+    alive = torch.ones(R, 1)
+    for step in range(1000):
+        alive[3] = float(step == 0)
+        parameter.grad = torch.randn(R, C) * alive
+        optimizer.step()
+    momentum = optimizer.state[parameter]["momentum"]
+    assert (momentum[3] == 0).all()  # 0.95 ** 1000 is 5e-23, and on its way to denormal numbers
+    assert (momentum[:3] != 0).all()
+
+
 def test_the_cpu_computes_in_float32() -> None:
     assert newton_schulz_dtype(torch.device("cpu")) == torch.float32
 
