@@ -32,6 +32,12 @@ def shared() -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def narrow_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual engine is the same on every machine."""
+    monkeypatch.setattr("vitlab.runtime.wide_vectors", lambda: False)
+
+
 @pytest.fixture
 def no_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user sees: outside the tests, nothing checks shapes before the library does."""

@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Literal
 
 Use = Literal["training", "inference"]
@@ -67,6 +68,27 @@ def cores() -> int:
         return int(told)
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def wide_vectors() -> bool:
+    """Whether this processor says that it computes sixteen float32 at once (AVX-512)."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            return any("avx512f" in line.split() for line in file if line.startswith("flags"))
+    except OSError:
+        return False
+
+
+def onnx_engine(*, quickly: bool = False) -> str | None:
+    """What runs an ONNX file fastest here, of what is installed; None: nothing.
+
+    OpenVINO with AVX-512, where it was 1.04 to 1.2 times as fast, else ONNX Runtime, which also
+    starts sooner: `quickly` for a single image.
+    """
+    installed = [name for name in ("onnxruntime", "openvino") if find_spec(name) is not None]
+    if "openvino" in installed and wide_vectors() and tuned() and not quickly:
+        return "openvino"
+    return installed[0] if installed else None
 
 
 def may_have_accelerator() -> bool:

@@ -97,6 +97,19 @@ def test_the_usual_engine_is_onnx_runtime(given: str, bundle: Path) -> None:
     assert found.fingerprint() == open_answering(path).fingerprint()
 
 
+def test_openvino_is_usual_where_it_is_faster(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitlab.runtime.wide_vectors", lambda: True)
+    for path in (bundle, bundle / ONNX):
+        assert open_answering(path).engine == "openvino"
+        assert open_answering(path, quickly=True).engine == "onnxruntime"
+    monkeypatch.setattr(open_model, "_in_float", lambda path: False)
+    assert open_answering(bundle / ONNX).engine == "onnxruntime"
+    monkeypatch.setenv("VITLAB_RUNTIME", "plain")
+    assert open_answering(bundle).engine == "onnxruntime"
+
+
 def test_an_accelerator_or_changes_are_for_torch(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,10 +18,12 @@ from vitlab.inference.deployed_model import (
 )
 from vitlab.inference.predictor import Predictor
 from vitlab.preprocessing import Preprocessing
-from vitlab.runtime import may_have_accelerator
+from vitlab.runtime import may_have_accelerator, onnx_engine
 from vitlab.weights.bundle_files import ONNX, find_bundle, is_bundle
+from vitlab.weights.deployed import read_deployed
 from vitlab.weights.labels import Labels
 from vitlab.weights.names import locate
+from vitlab.weights.onnx_metadata import read_metadata
 from vitlab.weights.table import named
 
 EngineName = Literal["auto", "torch", "onnxruntime", "openvino", "aoti"]
@@ -63,22 +65,24 @@ def open_answering(
     engine: str = "auto",
     labels: Labels | None = None,
     merge_tokens: int = 0,
+    quickly: bool = False,
     **changes: Any,
 ) -> Answering:
     """A run, a bundle, a weight file, an exported file, or a name, for one of the engines.
 
-    `auto` takes ONNX Runtime where an ONNX file of the model is there and no accelerator may be,
-    else torch. An exported file merges as many tokens as it was exported with; `merge_tokens` then
-    asks for that number. `changes` are those of `load_weights`, and need torch.
+    `auto` takes the faster runtime (`onnx_engine`) where an ONNX file of the model is there and no
+    accelerator may be, else torch; `quickly`, the one that starts sooner. An exported file merges
+    as many tokens as it was exported with; `merge_tokens` then asks for that number. `changes`
+    are those of `load_weights`, and need torch.
     """
     if engine not in get_args(EngineName):
         raise UnknownName("engine", engine, get_args(EngineName))
     suffix = Path(model).suffix
     if suffix in FILES:
-        return _open_file(Path(model), engine, labels, merge_tokens, changes)
+        return _open_file(Path(model), engine, labels, merge_tokens, changes, quickly=quickly)
     folder = _exported(model, changes)
     if engine == "auto":
-        return _open_best(model, folder, labels, merge_tokens, changes)
+        return _open_best(model, folder, labels, merge_tokens, changes, quickly=quickly)
     if engine == "torch":
         return _open_torch(model, labels, merge_tokens, changes)
     if engine != "aoti" and folder is not None:
@@ -95,16 +99,26 @@ def open_answering(
 
 
 def _open_file(
-    path: Path, engine: str, labels: Labels | None, merge_tokens: int, changes: dict[str, Any]
+    path: Path,
+    engine: str,
+    labels: Labels | None,
+    merge_tokens: int,
+    changes: dict[str, Any],
+    *,
+    quickly: bool,
 ) -> Answering:
     valid = FILES[path.suffix]
-    chosen = valid[0] if engine == "auto" else engine
-    if chosen not in valid:
+    if engine not in ("auto", *valid):
         raise InputError(f"{path} is not for the engine {engine}; valid: {', '.join(valid)}")
     if changes:
         raise InputError(f"{path} is fixed: {min(changes)} cannot be changed any more")
     if not path.is_file():
         raise InputError(f"{path}: no such file")
+    chosen = engine
+    if engine == "auto":
+        chosen = valid[0]
+        if path.suffix == ".onnx" and _in_float(path):
+            chosen = onnx_engine(quickly=quickly) or chosen
     found = open_deployed(path, engine=chosen, labels=labels)
     if merge_tokens:
         check_merging(path, found.merge_tokens, merge_tokens)
@@ -117,15 +131,23 @@ def _open_best(
     labels: Labels | None,
     merge_tokens: int,
     changes: dict[str, Any],
+    *,
+    quickly: bool,
 ) -> Answering:
-    if folder is None or may_have_accelerator() or find_spec("onnxruntime") is None:
+    engine = onnx_engine(quickly=quickly)
+    if folder is None or may_have_accelerator() or engine is None:
         return _open_torch(model, labels, merge_tokens, changes)
     try:
-        return open_beside(folder, engine="onnxruntime", labels=labels, merge_tokens=merge_tokens)
+        return open_beside(folder, engine=engine, labels=labels, merge_tokens=merge_tokens)
     except StaleExport as error:
         if not merge_tokens:  # a plain file beside the weights is what there usually is
             log.warning("%s; torch computes instead", error)
         return _open_torch(model, labels, merge_tokens, changes)
+
+
+def _in_float(path: Path) -> bool:
+    """Whether a file computes with float32 throughout; products in 8 bits are ONNX Runtime's."""
+    return read_deployed(read_metadata(path), str(path)).facts.quantize != "int8"
 
 
 def _exported(model: str | os.PathLike[str], changes: dict[str, Any]) -> Path | None:

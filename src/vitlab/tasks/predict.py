@@ -81,7 +81,12 @@ def predict(
     plain = not changes and not merge_tokens
     exported = kept_export(model, engine=engine, images=inputs.count) if plain else None
     answering = open_answering(
-        exported or model, engine=engine, labels=labels, merge_tokens=merge_tokens, **changes
+        exported or model,
+        engine=engine,
+        labels=labels,
+        merge_tokens=merge_tokens,
+        quickly=inputs.single,
+        **changes,
     )
     job = _Job(
         model=os.fspath(model),
