@@ -104,8 +104,9 @@ def test_openvino_is_usual_where_it_is_faster(
     for path in (bundle, bundle / ONNX):
         assert open_answering(path).engine == "openvino"
         assert open_answering(path, quickly=True).engine == "onnxruntime"
-    monkeypatch.setattr(open_model, "_in_float", lambda path: False)
-    assert open_answering(bundle / ONNX).engine == "onnxruntime"
+    with monkeypatch.context() as patched:
+        patched.setattr(open_model, "STREAMED", 0)
+        assert open_answering(bundle).engine == "onnxruntime"
     monkeypatch.setenv("VITLAB_RUNTIME", "plain")
     assert open_answering(bundle).engine == "onnxruntime"
 
