@@ -82,8 +82,8 @@ def wide_vectors() -> bool:
 def onnx_engine(*, quickly: bool = False) -> str | None:
     """What runs an ONNX file fastest here, of what is installed; None: nothing.
 
-    OpenVINO with AVX-512, where it was 1.04 to 1.2 times as fast, else ONNX Runtime, which also
-    starts sooner: `quickly` for a single image.
+    OpenVINO with AVX-512, where it is the faster one (docs/benchmark.md), else ONNX Runtime, which
+    also starts sooner: `quickly` for a single image.
     """
     installed = [name for name in ("onnxruntime", "openvino") if find_spec(name) is not None]
     if "openvino" in installed and wide_vectors() and tuned() and not quickly:

@@ -30,7 +30,7 @@ from vitlab.runtime import cores
 from vitlab.tasks.onnx_beside import write_onnx_beside
 from vitlab.weights.bundle_files import ONNX, WEIGHTS
 from vitlab.weights.bundled import bundled_folder
-from vitlab.weights.deployed import FACTS_KEY, Facts
+from vitlab.weights.deployed import FACTS_KEY, Facts, read_deployed
 from vitlab.weights.onnx_metadata import read_metadata
 from weights.bundles import make_bundle, small_model
 
@@ -107,6 +107,11 @@ def test_openvino_is_usual_where_it_is_faster(
     with monkeypatch.context() as patched:
         patched.setattr(open_model, "STREAMED", 0)
         assert open_answering(bundle).engine == "onnxruntime"
+    with monkeypatch.context() as patched:
+        facts = read_deployed(read_metadata(bundle / ONNX), ONNX)
+        whole = replace(facts, facts=replace(facts.facts, quantize="int8"))
+        patched.setattr(open_model, "read_deployed", lambda *_: whole)
+        assert open_answering(bundle / ONNX).engine == "onnxruntime"
     monkeypatch.setenv("VITLAB_RUNTIME", "plain")
     assert open_answering(bundle).engine == "onnxruntime"
 
