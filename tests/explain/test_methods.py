@@ -52,7 +52,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
     "conditional": {"position": "conditional", "registers": 4},
     "conditional_every": {"position": "conditional", "position_at": "every_layer"},
-    "relu2": {"mlp_activation": "relu2"},
+    "relu2": {"mlp_activation": "relu2", "norm_bias": False},
     "post": {"norm": "post", "layer_scale": 0.5},
     "learned2d_every": {"position": "learned2d", "position_at": "every_layer"},
     "sincos2d_shared": {"position": "sincos2d", "position_at": "shared_layers"},

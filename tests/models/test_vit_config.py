@@ -261,6 +261,7 @@ def test_defaults_are_the_papers() -> None:
         "norm": "pre",
         "norm_eps": 1e-6,
         "norm_at": "tokens",
+        "norm_bias": True,
         "attention": "full",
         "window_size": 7,
         "mlp_activation": "gelu",

@@ -156,6 +156,15 @@ def test_names_of_a_plain_model() -> None:
             {"encoder.norm.weight", "encoder.norm.bias"},
         ),
         ({"norm": "post"}, set(), {"encoder.norm.weight", "encoder.norm.bias"}),
+        (
+            {"norm_bias": False},
+            set(),
+            {
+                "encoder.blocks.0.norm1.bias",
+                "encoder.blocks.0.norm2.bias",
+                "encoder.norm.bias",
+            },
+        ),
         ({"classes": 0}, set(), {"head.weight", "head.bias"}),
         ({"class_token": False, "pool": "mean"}, set(), {"cls_token"}),
         ({"position": "none"}, set(), {"positions.0.table"}),

@@ -12,14 +12,15 @@ Array = NDArray[np.float64]
 
 
 def layer_norm(x: Array, p: Mapping[str, Array], name: str, eps: float) -> Array:
-    """Every vector on the last axis centred, divided by its deviation, scaled and shifted."""
+    """Every vector on the last axis centred, divided by its deviation, scaled, maybe shifted."""
     flat = x.reshape(-1, x.shape[-1])
     y = np.empty_like(flat)
     for i, vector in enumerate(flat):
         centred = vector - vector.sum() / len(vector)
         variance = (centred @ centred) / len(vector)
         y[i] = centred / math.sqrt(variance + eps)
-    return y.reshape(x.shape) * p[f"{name}.weight"] + p[f"{name}.bias"]
+    scaled: Array = y.reshape(x.shape) * p[f"{name}.weight"]
+    return scaled + p[f"{name}.bias"] if f"{name}.bias" in p else scaled
 
 
 def gelu_erf(value: float) -> float:

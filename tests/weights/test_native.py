@@ -34,6 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
     "conditional": {"position": "conditional", "position_at": "every_layer"},
     "pooled": {"pool_after": 1, "position": "relative", "image_size": (16, 24)},
     "relative_bias": {"position": "relative_bias", "relative_local": 0.5},
+    "no norm bias": {"norm_bias": False},
     "rope": {"position": "rope", "registers": 1, "position_prefix": "none"},
     "lsa": {"attention": "lsa", "norm": "post"},
     "map": {"pool": "map", "class_token": False, "head": "mlp", "representation_size": 11},

@@ -357,10 +357,11 @@ def _with_prefix(table: Tensor, grid: Grid, prefix: int) -> Float[Tensor, "N D"]
 
 
 def _layer_norm(x: Float[Tensor, "N D"], norm: nn.LayerNorm) -> Float[Tensor, "N D"]:
-    """Each row less its mean, over its deviation, times a gain, plus a bias."""
+    """Each row less its mean, over its deviation, times a gain, plus a bias if it has one."""
     centred = x - x.mean(dim=1, keepdim=True)
     variance = centred.square().mean(dim=1, keepdim=True)
-    return centred / (variance + norm.eps).sqrt() * _double(norm.weight) + _double(norm.bias)
+    scaled = centred / (variance + norm.eps).sqrt() * _double(norm.weight)
+    return scaled if norm.bias is None else scaled + _double(norm.bias)
 
 
 def _merged(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:

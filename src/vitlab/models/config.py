@@ -85,6 +85,8 @@ class ViTConfig:
     norm_eps: float = 1e-6
     norm_at: Literal["tokens", "pooled"] = "tokens"
     """The last LayerNorm comes before pooling (the paper) or after it (timm's fc_norm)."""
+    norm_bias: bool = True
+    """False: no LayerNorm of the blocks, nor the last, has a bias (ViT-22B, arXiv:2302.05442)."""
     attention: str = "full"
     """`full lsa sliding axial sparse` or a registered name."""
     window_size: int = 7

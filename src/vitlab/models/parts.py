@@ -190,6 +190,7 @@ def build_encoder(config: ViTConfig) -> Encoder:
             config.width,
             norm=config.norm,
             norm_eps=config.norm_eps,
+            norm_bias=config.norm_bias,
             layer_scale=config.layer_scale,
             drop_path=config.drop_path * layer / max(config.depth - 1, 1),
         )
@@ -199,8 +200,13 @@ def build_encoder(config: ViTConfig) -> Encoder:
         for block in blocks:
             silence(block)
     normed = config.norm == "pre" and config.norm_at == "tokens"
-    norm = nn.LayerNorm(config.width, eps=config.norm_eps) if normed else nn.Identity()
+    norm = last_norm(config) if normed else nn.Identity()
     return Encoder(blocks, norm, pool_after=config.pool_after, prefix=config.prefix)
+
+
+def last_norm(config: ViTConfig) -> nn.LayerNorm:
+    """The LayerNorm behind the blocks, before or after pooling."""
+    return nn.LayerNorm(config.width, eps=config.norm_eps, bias=config.norm_bias)
 
 
 def silence(block: EncoderBlock) -> None:

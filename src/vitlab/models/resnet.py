@@ -3,6 +3,7 @@
 The paper's own baseline is BiT (arXiv:1912.11370): "ResNet (BiT)" in its figures 3 to 5.
 """
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -136,7 +137,18 @@ class BiTRoot(nn.Module):
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         # BiT pads the pool with zeros, and its input may be negative: not max_pool2d's own padding.
-        return F.max_pool2d(F.pad(self.conv(images), (1, 1, 1, 1)), 3, 2)
+        return F.max_pool2d(_framed(self.conv(images)), 3, 2)
+
+
+def _framed(x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C h w"]:
+    """`x` in a frame of zeros.
+
+    Not by `F.pad`: ONNX Runtime (1.31) merges a Pad into the pool behind it, whose border is -inf.
+    """
+    row = x.new_zeros(*x.shape[:2], 1, x.shape[3])
+    x = torch.cat([row, x, row], dim=2)
+    column = x.new_zeros(*x.shape[:3], 1)
+    return torch.cat([column, x, column], dim=3)
 
 
 class PreActBottleneck(nn.Module):

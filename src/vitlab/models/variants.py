@@ -66,6 +66,7 @@ def _table() -> dict[str, ModelConfig]:
             heads=8,
             mlp_width=512,
             mlp_activation="relu2",
+            norm_bias=False,
             qk_norm=True,
             position="relative_bias",
             relative_local=1.5,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitlab.errors import ConfigError, InputError
 from vitlab.models.config import ViTConfig, pair
-from vitlab.models.parts import build_encoder, build_pool, build_positions
+from vitlab.models.parts import build_encoder, build_pool, build_positions, last_norm
 from vitlab.nn.init import POSITION_STD, init_projection, init_zero
 from vitlab.nn.pos_embed import Added, Conditional, add_position
 from vitlab.registry import STEMS
@@ -54,9 +54,7 @@ class VisionTransformer(nn.Module):
         self.encoder = build_encoder(config)
         self.pool = build_pool(config)
         pooled_norm = config.norm_at == "pooled"
-        self.pooled_norm = (
-            nn.LayerNorm(config.width, eps=config.norm_eps) if pooled_norm else nn.Identity()
-        )
+        self.pooled_norm = last_norm(config) if pooled_norm else nn.Identity()
         self.pre_logits = _pre_logits(config)
         self.head = _head(config)
 

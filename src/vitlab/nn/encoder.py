@@ -38,14 +38,15 @@ class EncoderBlock(nn.Module):
         *,
         norm: Literal["pre", "post"] = "pre",
         norm_eps: float = 1e-6,
+        norm_bias: bool = True,
         layer_scale: float | None = None,
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         self.norm_first = norm == "pre"
-        self.norm1 = nn.LayerNorm(width, eps=norm_eps)
+        self.norm1 = nn.LayerNorm(width, eps=norm_eps, bias=norm_bias)
         self.attention = attention
-        self.norm2 = nn.LayerNorm(width, eps=norm_eps)
+        self.norm2 = nn.LayerNorm(width, eps=norm_eps, bias=norm_bias)
         self.mlp = mlp
         self.scale1, self.scale2 = (
             None if layer_scale is None else LayerScale(width, init=layer_scale) for _ in range(2)

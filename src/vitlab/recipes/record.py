@@ -61,6 +61,7 @@ def cifar10_pure() -> TrainConfig:
             "heads": 8,
             "mlp_width": 512,
             "mlp_activation": "relu2",
+            "norm_bias": False,
             "qk_norm": True,
             "pool_after": 3,
             "position": "relative_bias",

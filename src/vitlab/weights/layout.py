@@ -112,6 +112,7 @@ def require_plain(format: str, config: ViTConfig, *, stems: tuple[str, ...] = ("
         position=("learned1d",),
         position_at=("stem",),
         norm=("pre",),
+        norm_bias=(True,),
         attention=("full",),
         pool_after=(None,),
         mlp_activation=("gelu",),
