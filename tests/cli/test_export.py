@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from command import Command
-from vitlab.errors import Disagrees
+from vitlab.errors import ConfigError, Disagrees
 from vitlab.tasks import export as export_task
 from vitlab.tasks import export_accuracy
 from vitlab.tasks.export_accuracy import Accuracy
@@ -55,6 +55,23 @@ def test_what_is_wrong_with_the_data_is_told_before_anything_is_written(
     program = command(*arguments, "--data", "sample", "--format", "torch-export")
     assert "onnx or aoti" in program.mistake
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_measured_before_has_the_same_settings(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(model: str, data: str, **settings: Any) -> None:
+        raise ConfigError(f"{model} {data} {settings}")
+
+    monkeypatch.setattr(export_accuracy, "evaluate", told)
+    found = command(
+        *("export", "cifar10", "--output", str(tmp_path / "a.onnx"), "--data", "sample"),
+        *("--image-size", "24x40", "--set", "attention=full"),
+    )
+    settings = {"split": "test", "engine": "torch", "image_size": (24, 40), "attention": "full"}
+    assert found.mistake.startswith("cifar10 sample {")
+    for name, value in settings.items():
+        assert f"{name!r}: {value!r}" in found.mistake
 
 
 def test_a_model_that_disagrees_ends_with_1(

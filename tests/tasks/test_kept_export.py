@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import vitlab
-from vitlab.errors import WeightsError
+from vitlab.errors import VitlabError, WeightsError
 from vitlab.tasks import kept_export as module
 from vitlab.tasks.kept_export import kept_export
 from vitlab.tasks.predict import predict
@@ -77,6 +77,19 @@ def test_an_engine_that_is_asked_for_gets_its_file(
     assert not kept(tmp_path)
     assert_allclose(answers(weights, photos, engine="onnxruntime"), wanted, atol=1e-5)
     assert len(kept(tmp_path)) == 1
+
+
+def test_a_file_that_cannot_be_read_gives_way_to_the_weights(
+    weights: Path, photos: Path, tmp_path: Path, caplog: Any
+) -> None:
+    wanted = answers(weights, photos, engine="onnxruntime")
+    (file,) = kept(tmp_path)
+    file.write_bytes(file.read_bytes()[:1000])
+    with caplog.at_level(logging.WARNING):
+        assert_allclose(answers(weights, photos), wanted, atol=1e-5)
+    assert f"{weights} itself is used" in caplog.text
+    with pytest.raises(VitlabError, match=file.name):  # it was asked for
+        answers(weights, photos, engine="onnxruntime")
 
 
 def test_other_weights_are_another_file(weights: Path, tmp_path: Path) -> None:

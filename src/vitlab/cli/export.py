@@ -85,10 +85,11 @@ def export(
     from vitlab.tasks.export import export as run
     from vitlab.tasks.export_accuracy import accuracy_of, before
 
+    settings = loading(changes, image_size=image_size)
     first = None
     if data is not None:  # what is wrong with it is told before anything is written
         check_output(output, format, force)
-        first = before(model, data, split=split)
+        first = before(model, data, split=split, **settings)
     try:
         found = run(
             model,
@@ -101,7 +102,7 @@ def export(
             merge_tokens=merge_tokens,
             tolerance=tolerance,
             force=force,
-            **loading(changes, image_size=image_size),
+            **settings,
         )
     except Disagrees as error:
         print("error:", error, file=sys.stderr)

@@ -21,7 +21,7 @@ NORM_PLACEMENT = Experiment(
         "and does not compare. arXiv:2002.04745 finds that behind it gradients of the last layers "
         "are large at the start, so that training needs a warm-up."
     ),
-    changes={**SMALL_VIT, **_ADAMW, "model.width": 96, "model.heads": 3, "model.mlp_width": 384},
+    changes={**SMALL_VIT, **_ADAMW},
     minutes=4,
     matched="steps",
     probes=("gradients",),
@@ -73,13 +73,13 @@ SHAPE = Experiment(
     minutes=4,
     matched="compute",
     arms=(
-        Arm(name="base", title="6 blocks, width 128, MLP 512, patch 4"),
-        _shape("deeper", "12 blocks", depth=12),
-        _shape("shallower", "3 blocks", depth=3),
-        _shape("wider", "width 192", width=192, heads=6),
+        Arm(name="base", title="4 blocks, width 96, MLP 384, patch 4"),
+        _shape("deeper", "8 blocks", depth=8),
+        _shape("shallower", "2 blocks", depth=2),
+        _shape("wider", "width 128", width=128, heads=4),
         _shape("narrower", "width 64", width=64, heads=2),
-        _shape("mlp-wider", "MLP 1024", mlp_width=1024),
-        _shape("mlp-narrower", "MLP 256", mlp_width=256),
+        _shape("mlp-wider", "MLP 768", mlp_width=768),
+        _shape("mlp-narrower", "MLP 192", mlp_width=192),
         _shape("finer", "patch 2", patch_size=2),
         _shape("coarser", "patch 8", patch_size=8),
     ),
@@ -109,7 +109,7 @@ ATTENTION_KIND = Experiment(
         "Appendix D.6: axial attention beats ViT-B with more compute, and was slow as implemented. "
         "The paper names local and sparse attention as ways to more tokens (section 2)."
     ),
-    changes={**SMALL_VIT, "model.depth": 4, "model.image_size": _SIDE},
+    changes={**SMALL_VIT, "model.image_size": _SIDE},
     minutes=2,
     matched="steps",
     probes=("cost",),

@@ -7,19 +7,19 @@ from vitlab.experiments.tokens import SMALL_VIT
 
 _SHORT: dict[str, Any] = {"evaluations": 2, "keep": 1}
 _TUTORIAL: dict[str, Any] = {"model": "cnn_tutorial"}
-_RESNET: dict[str, Any] = {"model": "resnet18_cifar", "model.width": 24}
-"""Three eighths as wide as the usual one: about as much work for an image as the ViT."""
+_RESNET: dict[str, Any] = {"model": "resnet18_cifar", "model.width": 16}
+"""A quarter as wide as the usual one: about as much work for an image as the ViT."""
 _HYBRID: dict[str, Any] = {
     **SMALL_VIT,
     "model": "vit_cifar_hybrid",
-    "model.depth": 4,
+    "model.depth": 3,
     "model.conv_widths": [32],
 }
 _PLAIN: dict[str, Any] = {"augment.flip": "none", "augment.shift": 0}
 _NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("ViT", SMALL_VIT),
     "hybrid": ("hybrid", _HYBRID),
-    "cnn": ("ResNet-18, width 24", _RESNET),
+    "cnn": ("ResNet-18, width 16", _RESNET),
 }
 
 CNN_VS_VIT = Experiment(
@@ -38,7 +38,7 @@ CNN_VS_VIT = Experiment(
     arms=(
         Arm(name="vit", title="ViT", changes=SMALL_VIT),
         Arm(name="tutorial", title="Tutorial CNN", changes=_TUTORIAL, against=("vit",)),
-        Arm(name="resnet", title="ResNet-18, width 24", changes=_RESNET, against=("vit",)),
+        Arm(name="resnet", title="ResNet-18, width 16", changes=_RESNET, against=("vit",)),
         Arm(name="hybrid", title="Hybrid", changes=_HYBRID, against=("vit", "resnet")),
         Arm(
             name="vit-plain",
@@ -48,7 +48,7 @@ CNN_VS_VIT = Experiment(
         ),
         Arm(
             name="resnet-plain",
-            title="ResNet-18, width 24, no augmentation",
+            title="ResNet-18, width 16, no augmentation",
             changes={**_RESNET, **_PLAIN},
             against=("resnet", "vit-plain"),
         ),
@@ -67,7 +67,7 @@ CNN_VS_VIT = Experiment(
         ),
         Arm(
             name="resnet-tenth",
-            title="ResNet-18, width 24, a tenth of the images",
+            title="ResNet-18, width 16, a tenth of the images",
             changes=_RESNET,
             share=0.1,
             against=("resnet", "vit-tenth"),

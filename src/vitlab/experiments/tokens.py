@@ -6,14 +6,14 @@ from vitlab.experiments.spec import Arm, Axis, Experiment
 
 SMALL_VIT: dict[str, Any] = {
     "model": "vit_cifar_pure",
-    "model.width": 128,
-    "model.depth": 6,
-    "model.heads": 4,
-    "model.mlp_width": 512,
+    "model.width": 96,
+    "model.depth": 4,
+    "model.heads": 3,
+    "model.mlp_width": 384,
     "evaluations": 2,
     "keep": 1,
 }
-"""A plain ViT that learns something in minutes: patches of 4 pixels, six blocks of width 128."""
+"""A plain ViT that learns something in minutes: patches of 4 pixels, four blocks of width 96."""
 
 
 def _position(

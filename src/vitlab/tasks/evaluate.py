@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -68,13 +68,14 @@ def evaluate(
     download: bool = False,
     engine: str = "auto",
     watch: Watch | None = None,
+    **changes: Any,
 ) -> Evaluated:
     """How good a model is on the images of a split; `validation` is held out from `train`.
 
     `all` is for data that the model never saw; of its own it tells nothing.
     With `flip`, it is also told how good the mean of the logits of each image and its mirror is.
     With `temperature`, one is fitted on the validation images, never on those that are judged.
-    `merge_tokens` as in `open_answering`.
+    `merge_tokens` and `changes` as in `open_answering`.
     `workers` are processes that decode files; 0: this one does.
     `engine` is what computes; `auto`: torch, or for an exported file what runs it.
     """
@@ -85,7 +86,7 @@ def evaluate(
             f"a temperature is fitted on a part of the training images and says nothing about "
             f"split {split!r}; valid: split 'test'"
         )
-    classifier, net = _open_model(model, engine, merge_tokens)
+    classifier, net = _open_model(model, engine, merge_tokens, changes)
     # Of a run's own files the same ones are held out as then, or none are judged.
     place = bundled_folder(model) or Path(model)
     known = _survey_of(place, data)
@@ -142,14 +143,14 @@ def _flips(found: Evaluated) -> tuple[str, ...]:
 
 
 def _open_model(
-    model: str | os.PathLike[str], engine: str, merge_tokens: int
+    model: str | os.PathLike[str], engine: str, merge_tokens: int, changes: dict[str, Any]
 ) -> tuple[Classifier, nn.Module]:
     """The classifier, and what computes its logits."""
     usual = "auto" if Path(model).suffix in FILES else "torch"
     if (usual if engine == "auto" else engine) == "torch":
-        classifier = load(model, merge_tokens=merge_tokens)
+        classifier = load(model, merge_tokens=merge_tokens, **changes)
         return classifier, classifier.model
-    opened = open_answering(model, engine=engine, merge_tokens=merge_tokens)
+    opened = open_answering(model, engine=engine, merge_tokens=merge_tokens, **changes)
     assert isinstance(opened, DeployedModel)  # all that is not torch
     return described(opened), ExportedNet(opened)
 

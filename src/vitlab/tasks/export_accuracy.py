@@ -4,6 +4,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vitlab.errors import InputError
 from vitlab.evaluate.classify import Outcome
@@ -27,9 +28,14 @@ class Accuracy:
     """95 % confidence interval of after less before, image by image."""
 
 
-def before(model: str | os.PathLike[str], data: str, *, split: str = "test") -> Outcome:
-    """What the model answers in torch, to be compared with the file that is made of it."""
-    found = evaluate(model, data, split=split, engine="torch")
+def before(
+    model: str | os.PathLike[str], data: str, *, split: str = "test", **changes: Any
+) -> Outcome:
+    """What the model answers in torch, to be compared with the file that is made of it.
+
+    `changes` are those with which it is exported.
+    """
+    found = evaluate(model, data, split=split, engine="torch", **changes)
     if found.source.task != "single-label":
         raise InputError(f"--data compares single-label models; {data} is {found.source.task} data")
     return found.outcome

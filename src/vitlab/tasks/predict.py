@@ -1,5 +1,6 @@
 """`vitlab predict`: what is on images, however many, written down as it is found."""
 
+import logging
 import os
 import sys
 import threading
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from vitlab.contact_sheet import check_name
-from vitlab.errors import InputError
+from vitlab.errors import InputError, VitlabError
 from vitlab.inference.open_model import Answering, open_answering
 from vitlab.inference.pictures import Picture, path_of, read_picture, reading
 from vitlab.inference.predictor import Prediction, Predictor
@@ -25,6 +26,8 @@ from vitlab.tasks.prediction_job import Job, read_job
 from vitlab.tasks.prediction_records import as_text
 from vitlab.tasks.prediction_sheet import SHOWN, write_sheet
 from vitlab.weights.labels import Labels
+
+log = logging.getLogger(__name__)
 
 Watch = Callable[[int, int | None], None]
 """Told how many images are done, and of how many as soon as that is known."""
@@ -79,9 +82,9 @@ def predict(
         begun = read_job(output)
         engine = engine if begun is None else begun.engine  # or the job could not be continued
     plain = not changes and not merge_tokens
-    exported = kept_export(model, engine=engine, images=inputs.count) if plain else None
-    answering = open_answering(
-        exported or model,
+    answering = _open(
+        model,
+        kept_export(model, engine=engine, images=inputs.count) if plain else None,
         engine=engine,
         labels=labels,
         merge_tokens=merge_tokens,
@@ -105,6 +108,20 @@ def predict(
         asked = job.describe(batch_size)
         with open_predictions(output, asked, batch_size=batch_size, overwrite=overwrite) as file:
             return job.run(pictures, file.job.batch_size, file)
+
+
+def _open(
+    model: str | os.PathLike[str], exported: Path | None, *, engine: str, **options: Any
+) -> Answering:
+    """The model by the file that was made of it, or by itself if `auto` cannot read that one."""
+    if exported is not None:
+        try:
+            return open_answering(exported, engine=engine, **options)
+        except VitlabError as error:
+            if engine != "auto":
+                raise
+            log.warning("%s; %s itself is used", error, os.fspath(model))
+    return open_answering(model, engine=engine, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
