@@ -196,6 +196,23 @@ def test_killed_it_continues_from_its_last_checkpoint(tmp_path: Path, data: str)
 
 
 @pytest.mark.usefixtures("no_figures")
+def test_what_is_kept_of_it_can_be_continued(tmp_path: Path, data: str) -> None:
+    keep = [str(ROOT / "scripts" / "keep-experiment"), str(tmp_path / "a"), str(tmp_path / "b")]
+    wrong = subprocess.run(keep, capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("usage: keep-experiment RUN TO")
+    first = experiment(study(matched="steps"), out=tmp_path / "a", data=data, seeds=1)
+    subprocess.run(keep, check=True)
+    assert not list((tmp_path / "b").rglob("*.safetensors"))
+    again = experiment(study(matched="steps"), out=tmp_path / "b", data=data, seeds=2)
+    assert again.results[:2] == first.results
+    assert len(again.results) == 4
+    assert (tmp_path / "a" / "anchor.json").read_text() == (
+        (tmp_path / "b" / "anchor.json").read_text()
+    )
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_some_of_the_arms(tmp_path: Path, data: str) -> None:
     arms = (
         Arm(name="first"),
