@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import ROOT, Progress, compete
+from deit import PHOTOS
+from harness import Progress, compete
 from PIL import Image
 
 from vitlab.contest.ratios import compare, paired_ratios
@@ -44,7 +45,6 @@ BATCHES = 10
 """In one call of a contestant that makes batches in memory: one alone is too short to time."""
 FILES = 64
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-PHOTOS = ROOT.parent / "shared" / "data" / "imagenette-mini" / "train"
 
 Call = Callable[[], Any]
 
@@ -191,7 +191,7 @@ def torchvision_files(folder: str) -> Call:
 def write_photos(folder: Path) -> float:
     """JPEGs as cameras make them, from real photos if there are any; their mean size in bytes."""
     draw = np.random.default_rng(0)
-    photos = sorted(PHOTOS.glob("*/*.JPEG"))[::7][:FILES] if PHOTOS.is_dir() else []
+    photos = sorted(PHOTOS.glob("train/*/*.JPEG"))[::7][:FILES] if PHOTOS.is_dir() else []
     for number in range(FILES):
         if number < len(photos):
             image = Image.open(photos[number]).convert("RGB")

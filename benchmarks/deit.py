@@ -1,7 +1,12 @@
 """DeiT-Ti and photos with their classes, for benchmarks that need a model that has learned.
 
-Real weights and photos are looked for in ../shared.
+They are looked for in the folder that VITLAB_BENCHMARK_DATA names, else in ../shared:
+`weights/deit_tiny_patch16_224.safetensors`, and `data/imagenette-mini`, a part of Imagenette with a
+folder of photos for each class (WordNet id) in `train` and in `val`.
 """
+
+import os
+from pathlib import Path
 
 import numpy as np
 from harness import ROOT
@@ -9,9 +14,9 @@ from numpy.typing import NDArray
 
 from vitlab import imagenet, load
 
-SHARED = ROOT.parent / "shared"
-WEIGHTS = SHARED / "weights" / "deit_tiny_patch16_224.safetensors"
-PHOTOS = SHARED / "data" / "imagenette-mini"
+PLACE = Path(os.environ.get("VITLAB_BENCHMARK_DATA") or ROOT.parent / "shared")
+WEIGHTS = PLACE / "weights" / "deit_tiny_patch16_224.safetensors"
+PHOTOS = PLACE / "data" / "imagenette-mini"
 BATCH = 8
 """Photos that are computed at once."""
 

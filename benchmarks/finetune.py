@@ -8,7 +8,7 @@ test images. They run at the same time, each with half of the cores, so that wha
 machine disturbs both. The plain loop is what most people write: AdamW, a cosine with a short
 warm-up, flips, every image learned from. Results gather in OUT/results.jsonl; what is there already
 is not run again, so that an interrupted comparison goes on. Needs the extra `dev`, CIFAR-10
-(`vitlab data fetch cifar10`) and the real weights in ../shared.
+(`vitlab data fetch cifar10`) and real weights (`deit.py` says where).
 """
 
 import argparse
@@ -23,11 +23,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from deit import WEIGHTS
 from harness import ROOT
 
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-WEIGHTS = ROOT.parent / "shared" / "weights" / "deit_tiny_patch16_224.safetensors"
 CONTESTANTS = ("vitlab", "timm")
 BATCH, WEIGHT_DECAY, WARMUP = 32, 0.05, 0.05
 TRIAL = 20

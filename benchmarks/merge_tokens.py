@@ -8,7 +8,7 @@ For each R: accuracy on photos, how many get the class that they get without mer
 accuracy photo by photo with its 95 % interval, and images a second, in contests of all R of both
 engines at once. OUT keeps the exported files, the answers (answers.jsonl) and the contests
 (speed.jsonl); what is there is not measured again. OUT/table.md and OUT/curve.png show it.
-Needs the extras `export` and `plots`, and real weights and photos in ../shared.
+Needs the extras `export` and `plots`, and real weights and photos (`deit.py` says where).
 """
 
 import argparse

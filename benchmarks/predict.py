@@ -7,7 +7,7 @@ Both load the same DeiT-Ti, read the same files, keep the five likeliest classes
 CSV file; imports are not counted. The peer is timm with Pillow and a DataLoader, once for each
 `--batch`. A ratio is their time divided by ours: above 1 we are faster. Nothing is timed unless
 every image has the same top-1 and no probability differs by more than the tolerance.
-Needs the extra `dev`, and real weights and photos in ../shared.
+Needs the extra `dev`, and real weights and photos (`deit.py` says where).
 """
 
 import argparse
@@ -22,15 +22,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, Progress, compete
+from deit import PHOTOS, PLACE, WEIGHTS
+from harness import Progress, compete
 
 from vitlab.contest.machine import MACHINE, disturbances, machine
 from vitlab.contest.ratios import compare, paired_ratios
 from vitlab.contest.referee import Contestant, Round
 
-SHARED = ROOT.parent / "shared"
-WEIGHTS = SHARED / "weights" / "deit_tiny_patch16_224.safetensors"
-PHOTOS = SHARED / "data" / "imagenette-mini"
 CROP = 224 / 256
 """As the authors of DeiT evaluated it; timm's own default is another."""
 CLASSES = 1000
@@ -103,7 +101,7 @@ def gather(folder: Path, count: int) -> int:
     """Links to the photos, training and validation, in one folder; how many there are."""
     photos = sorted(PHOTOS.rglob("*.JPEG"))
     if not (photos and WEIGHTS.is_file()):
-        raise SystemExit(f"no photos or weights in {SHARED}")
+        raise SystemExit(f"no photos or weights in {PLACE}")
     step = max(1, len(photos) // count)
     chosen = photos[::step][:count]
     for number, photo in enumerate(chosen):

@@ -5,7 +5,7 @@
 
 Every way is compared with the float32 file on the same photos, with one thread; speed is the
 processor's time of the float32 file divided by that of the quantised one.
-Needs the extra `export`, and real weights and photos in ../shared.
+Needs the extra `export`, and real weights and photos (`deit.py` says where).
 """
 
 import argparse
