@@ -287,7 +287,8 @@ def linear(x: Tensor, p: State, name: str) -> Tensor:
 def norm(x: Tensor, p: State, name: str, eps: float) -> Tensor:
     centred = x - x.mean(dim=-1, keepdim=True)
     variance = (centred**2).mean(dim=-1, keepdim=True)
-    return centred / (variance + eps).sqrt() * p[f"{name}.weight"] + p[f"{name}.bias"]
+    scaled = centred / (variance + eps).sqrt() * p[f"{name}.weight"]
+    return scaled + p[f"{name}.bias"] if f"{name}.bias" in p else scaled
 
 
 def mlp(x: Tensor, p: State, config: Settings) -> Tensor:
