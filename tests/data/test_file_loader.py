@@ -357,13 +357,14 @@ def test_processes_that_cannot_start_are_an_error_that_tells_why(
 
 
 SCRIPT = """
-import sys, torch
+import signal, sys, torch
 from pathlib import Path
 from vitlab.data.augment_config import AugmentConfig
 from vitlab.data.images import FileSet
 from vitlab.data.loader import FileLoader
 from vitlab.preprocessing import HALF, Preprocessing
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 paths = tuple(sorted(Path(sys.argv[1]).glob("*.jpg")))
 loader = FileLoader(
     FileSet(paths=paths, labels=torch.zeros(len(paths), dtype=torch.long)),
