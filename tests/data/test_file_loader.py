@@ -398,7 +398,7 @@ def test_no_process_outlives_the_trainer(files: FileSet, ending: signal.Signals)
     processes = alive(trainer.pid)
     assert len(processes) == 2
     os.killpg(trainer.pid, ending)
-    _, errors = trainer.communicate(timeout=60)
+    _, errors = trainer.communicate(timeout=20)
     assert trainer.returncode == -ending
     assert gone(processes)
     if ending == signal.SIGINT:

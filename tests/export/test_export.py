@@ -218,8 +218,7 @@ def test_every_variant_agrees(name: str, tmp_path: Path) -> None:
     model = shrunk(name)
     for format, file in (("onnx", "a.onnx"), ("torch-export", "a.pt2")):
         found = vitlab.export(model, output=tmp_path / file, format=format)
-        # The deepest hybrids' logits reach 5, where float32 itself errs by 6e-5.
-        assert found.comparison.largest <= 1e-4 * max(1.0, found.comparison.scale)
+        assert found.comparison.largest <= 1e-4
         assert found.comparison.scale > 1e-2
         (tmp_path / file).unlink()
 

@@ -192,6 +192,11 @@ USUAL = {
         ("no_proj", {"The projection", "No projection"}, "O = C"),
         ("post_norm_scaled", {"Queries and keys are normalised"}, "A LayerNorm follows."),
         ("layer_scale", set(), "LayerScale multiplies each channel"),
+        (
+            "no_norm_bias",
+            {"Queries and keys are normalised"},
+            "standard deviation, then scaled by learned numbers",
+        ),
         ("every_layer", set(), "to the input of this block (block 0)"),
         ("sincos2d", set(), "sines and cosines of column and row"),
         ("shifted", set(), "shifted patch tokenization"),

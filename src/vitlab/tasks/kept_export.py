@@ -22,7 +22,7 @@ from vitlab.weights.reading import SUFFIXES
 RUNTIMES = {"auto": "onnxruntime", "onnxruntime": "onnxruntime", "openvino": "openvino"}
 """What must be installed for each engine that reads ONNX."""
 KIND = "exports"
-GRAPH = 2
+GRAPH = 3
 """Grows with every change of the graphs that are written, so that older ones are not used."""
 MANY = 1000
 """Images from which on the seconds of an export pay."""

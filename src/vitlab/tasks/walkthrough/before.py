@@ -229,10 +229,11 @@ def _block_input(walk: Walkthrough, config: ViTConfig) -> Iterator[Step]:
             )
         )
     if walk.norm_first:
+        moved = " and moved" if config.norm_bias else ""
         content += [
             paragraph(
                 "A LayerNorm brings every token to one size: its numbers less their mean, divided "
-                "by their standard deviation, then scaled and moved by learned numbers."
+                f"by their standard deviation, then scaled{moved} by learned numbers."
             ),
             formula("a_i = LayerNorm(z_i)"),
         ]
