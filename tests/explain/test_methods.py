@@ -54,6 +54,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "conditional_every": {"position": "conditional", "position_at": "every_layer"},
     "relu2": {"mlp_activation": "relu2", "norm_bias": False},
     "post": {"norm": "post", "layer_scale": 0.5},
+    "branch_norm": {"branch_norm": 0.2},
     "learned2d_every": {"position": "learned2d", "position_at": "every_layer"},
     "sincos2d_shared": {"position": "sincos2d", "position_at": "shared_layers"},
     "head_width": {"head_width": 5, "qkv_bias": False},

@@ -86,7 +86,9 @@ def test_tables_of_layers_are_told_apart_from_the_tokens(name: str) -> None:
     torch.testing.assert_close(found.entering, expected, **TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["paper", "layer_scale", "post_norm_scaled", "no_proj"])
+@pytest.mark.parametrize(
+    "name", ["paper", "layer_scale", "branch_norm", "post_norm_scaled", "no_proj"]
+)
 def test_what_leaves_is_what_the_block_goes_on_with(name: str) -> None:
     model = build(name)
     found = walk_through(model, draw_image(model), layer=1)

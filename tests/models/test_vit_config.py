@@ -128,6 +128,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"heads": 48}, "width 24 does not split into 48 heads"),
     ({"width": 25, "head_width": 8, "pool": "map"}, "width 25 does not split into 3 heads"),
     ({"proj": False, "head_width": 7}, "proj=False needs heads x head_width = width, found 3 x 7"),
+    ({"branch_norm": -0.1}, "branch_norm -0.1 is negative"),
+    (
+        {"branch_norm": 0.2, "layer_scale": 0.1},
+        "branch_norm 0.2 and layer_scale 0.1: both scale what a branch adds; valid: one of them",
+    ),
+    (
+        {"branch_norm": 0.2, "zero_init_residual": True},
+        "branch_norm 0.2 with zero_init_residual=True: a LayerNorm of nothing; "
+        "valid: zero_init_residual=False",
+    ),
     (
         {"proj": False, "zero_init_residual": True},
         "zero_init_residual=True needs proj=True: without it no projection ends attention",
@@ -271,6 +281,7 @@ def test_defaults_are_the_papers() -> None:
         "proj_bias": True,
         "qk_norm": False,
         "layer_scale": None,
+        "branch_norm": None,
         "pool_after": None,
         "zero_init_residual": False,
         "dropout": 0.0,

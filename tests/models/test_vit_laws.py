@@ -165,6 +165,11 @@ def test_names_of_a_plain_model() -> None:
                 "encoder.norm.bias",
             },
         ),
+        (
+            {"branch_norm": 0.2},
+            {"encoder.blocks.0.scale1.weight", "encoder.blocks.0.scale2.weight"},
+            set(),
+        ),
         ({"classes": 0}, set(), {"head.weight", "head.bias"}),
         ({"class_token": False, "pool": "mean"}, set(), {"cls_token"}),
         ({"position": "none"}, set(), {"positions.0.table"}),

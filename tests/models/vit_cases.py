@@ -43,6 +43,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "seed": {"qkv_bias": False, "proj_bias": False, "patch_norm": "after", "pool": "mean_all"},
     "qk_norm": {"qk_norm": True, "norm_eps": 1e-5},
     "layer_scale": {"layer_scale": 0.1},
+    "branch_norm": {"branch_norm": 0.2, "norm_bias": False},
+    "branch_norm_post": {"branch_norm": 0.5, "norm": "post", "norm_eps": 0.1},
     "gelu_tanh": {"gelu": "tanh"},
     "relu2": {"mlp_activation": "relu2"},
     "post_norm": {"norm": "post"},

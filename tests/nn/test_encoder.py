@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from reference.attention import multi_head
-from reference.layers import gelu, layer_norm, mlp
+from reference.layers import branch, gelu, layer_norm, mlp
 from reference.random_weights import randomise
 from reference.resnet import under
 from vitlab.nn.drop_path import DropPath
@@ -64,28 +64,25 @@ def test_the_two_gelus_differ() -> None:
     assert 1e-5 < np.abs(gelu(x, "erf") - gelu(x, "tanh")).max() < 1e-3
 
 
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("scaled", [{}, {"layer_scale": 0.5}, {"branch_norm": 0.5}])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_block(norm: Literal["pre", "post"], scaled: bool) -> None:
-    block = EncoderBlock(
-        Mix(), Mlp(D, F), D, norm=norm, norm_eps=0.01, layer_scale=0.5 if scaled else None
-    ).double()
+def test_block(norm: Literal["pre", "post"], scaled: dict[str, float]) -> None:
+    block = EncoderBlock(Mix(), Mlp(D, F), D, norm=norm, norm_eps=0.01, **scaled).double()
     p = arrays(block)
-    gamma1, gamma2 = p.get("scale1.gamma", 1.0), p.get("scale2.gamma", 1.0)
     x = draw(B, N, D).numpy()
 
     def mixed(x: np.ndarray) -> np.ndarray:
         return x[:, ::-1] * 2 - x * 3
 
     if norm == "pre":
-        middle = x + gamma1 * mixed(layer_norm(x, p, "norm1", 0.01))
-        branch = mlp(layer_norm(middle, p, "norm2", 0.01), under(p, "mlp."), "erf")
-        expected = middle + gamma2 * branch
+        middle = x + branch(mixed(layer_norm(x, p, "norm1", 0.01)), p, "scale1", 0.01)
+        added = mlp(layer_norm(middle, p, "norm2", 0.01), under(p, "mlp."), "erf")
+        expected = middle + branch(added, p, "scale2", 0.01)
         seen = layer_norm(x, p, "norm1", 0.01)
     else:
-        middle = layer_norm(x + gamma1 * mixed(x), p, "norm1", 0.01)
-        branch = mlp(middle, under(p, "mlp."), "erf")
-        expected = layer_norm(middle + gamma2 * branch, p, "norm2", 0.01)
+        middle = layer_norm(x + branch(mixed(x), p, "scale1", 0.01), p, "norm1", 0.01)
+        added = mlp(middle, under(p, "mlp."), "erf")
+        expected = layer_norm(middle + branch(added, p, "scale2", 0.01), p, "norm2", 0.01)
         seen = x
     found = block(torch.from_numpy(x), (2, 3))
     torch.testing.assert_close(found, torch.from_numpy(expected), **TOLERANCE)
@@ -114,6 +111,14 @@ def test_layer_scale_starts_at_its_value() -> None:
     scale = LayerScale(D, init=0.25)
     x = torch.randn(B, N, D)
     assert torch.equal(scale(x), x * 0.25)
+
+
+def test_the_norm_of_a_branch_starts_at_its_value() -> None:
+    block = EncoderBlock(Mix(), Mlp(D, F), D, branch_norm=0.25)
+    for scale in (block.scale1, block.scale2):
+        assert isinstance(scale, nn.LayerNorm)
+        lengths = scale(torch.randn(B, N, D)).square().mean(-1).sqrt()
+        torch.testing.assert_close(lengths, torch.full((B, N), 0.25), rtol=1e-3, atol=0)
 
 
 def test_class_token_and_means() -> None:

@@ -118,14 +118,20 @@ def block(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, the weights, and what attention read."""
     eps, before = config["norm_eps"], config["norm"] == "pre"
-    scale1, scale2 = p.get("scale1.gamma", 1.0), p.get("scale2.gamma", 1.0)
     seen = norm(x, p, "norm1", eps) if before else x
     y, weights = self_attention(seen, under(p, "attention."), config, grid, layer)
-    x = x + scale1 * y
-    if not before:
-        x = norm(x, p, "norm1", eps)
-        return norm(x + scale2 * mlp(x, under(p, "mlp."), config), p, "norm2", eps), weights, seen
-    return x + scale2 * mlp(norm(x, p, "norm2", eps), under(p, "mlp."), config), weights, seen
+    x = x + branch(y, p, "scale1", eps)
+    x = x if before else norm(x, p, "norm1", eps)
+    z = mlp(norm(x, p, "norm2", eps) if before else x, under(p, "mlp."), config)
+    x = x + branch(z, p, "scale2", eps)
+    return x if before else norm(x, p, "norm2", eps), weights, seen
+
+
+def branch(y: Tensor, p: State, name: str, eps: float) -> Tensor:
+    """What a branch adds: as it is, by LayerScale's factors, or behind a LayerNorm."""
+    if f"{name}.weight" in p:
+        return norm(y, p, name, eps)
+    return y * p.get(f"{name}.gamma", 1.0)
 
 
 def self_attention(

@@ -11,6 +11,14 @@ from reference.attention import linear
 Array = NDArray[np.float64]
 
 
+def branch(y: Array, p: Mapping[str, Array], name: str, eps: float) -> Array:
+    """What a branch adds: as it is, by LayerScale's factors, or behind a LayerNorm."""
+    if f"{name}.weight" in p:
+        return layer_norm(y, p, name, eps)
+    scaled: Array = y * p.get(f"{name}.gamma", 1.0)
+    return scaled
+
+
 def layer_norm(x: Array, p: Mapping[str, Array], name: str, eps: float) -> Array:
     """Every vector on the last axis centred, divided by its deviation, scaled, maybe shifted."""
     flat = x.reshape(-1, x.shape[-1])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from reference.attention import attend, linear, multi_head
-from reference.layers import layer_norm, mlp
+from reference.layers import branch, layer_norm, mlp
 from reference.positions import places, turned
 from reference.resnet import under
 from reference.stems import stem
@@ -97,13 +97,13 @@ def merging_block(
     x = np.array([t.vector for t in tokens])
     seen = layer_norm(x, p, "norm1", eps) if pre else x
     y, keys = attention(tokens, seen, under(p, "attention."), config, grid)
-    x = x + p.get("scale1.gamma", 1.0) * y
+    x = x + branch(y, p, "scale1", eps)
     x = x if pre else layer_norm(x, p, "norm1", eps)
     tokens = [replace(t, vector=vector) for t, vector in zip(tokens, x, strict=True)]
     tokens = [*tokens[:prefix], *merge(tokens[prefix:], keys[prefix:], count)]
     x = np.array([t.vector for t in tokens])
     z = mlp(layer_norm(x, p, "norm2", eps) if pre else x, under(p, "mlp."), bend)
-    x = x + p.get("scale2.gamma", 1.0) * z
+    x = x + branch(z, p, "scale2", eps)
     x = x if pre else layer_norm(x, p, "norm2", eps)
     return [replace(t, vector=vector) for t, vector in zip(tokens, x, strict=True)]
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reference.attention import attend, linear, multi_head
-from reference.layers import layer_norm, mlp
+from reference.layers import branch, layer_norm, mlp
 from reference.looks import looks
 from reference.positions import (
     conditional,
@@ -144,20 +144,18 @@ def position_table(number: int, p: Parameters, config: Settings, grid: Grid) -> 
 def block(x: Array, p: Parameters, config: Settings, grid: Grid, layer: int) -> tuple[Array, Array]:
     """Equations 2 and 3, or the same with the norms behind the sums; and attention's weights."""
     eps = config["norm_eps"]
-    scale1 = p.get("scale1.gamma", 1.0)
-    scale2 = p.get("scale2.gamma", 1.0)
     attention_parameters, mlp_parameters = under(p, "attention."), under(p, "mlp.")
     bend = "relu2" if config["mlp_activation"] == "relu2" else config["gelu"]
     if config["norm"] == "pre":
         seen = layer_norm(x, p, "norm1", eps)
         y, weights = self_attention(seen, attention_parameters, config, grid, layer)
-        x = x + scale1 * y
-        x = x + scale2 * mlp(layer_norm(x, p, "norm2", eps), mlp_parameters, bend)
-        return x, weights
+        x = x + branch(y, p, "scale1", eps)
+        z = mlp(layer_norm(x, p, "norm2", eps), mlp_parameters, bend)
+        return x + branch(z, p, "scale2", eps), weights
     y, weights = self_attention(x, attention_parameters, config, grid, layer)
-    x = layer_norm(x + scale1 * y, p, "norm1", eps)
-    x = layer_norm(x + scale2 * mlp(x, mlp_parameters, bend), p, "norm2", eps)
-    return x, weights
+    x = layer_norm(x + branch(y, p, "scale1", eps), p, "norm1", eps)
+    z = mlp(x, mlp_parameters, bend)
+    return layer_norm(x + branch(z, p, "scale2", eps), p, "norm2", eps), weights
 
 
 def self_attention(

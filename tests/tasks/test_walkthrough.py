@@ -192,6 +192,7 @@ USUAL = {
         ("no_proj", {"The projection", "No projection"}, "O = C"),
         ("post_norm_scaled", {"Queries and keys are normalised"}, "A LayerNorm follows."),
         ("layer_scale", set(), "LayerScale multiplies each channel"),
+        ("branch_norm", set(), "A LayerNorm of the result comes first"),
         (
             "no_norm_bias",
             {"Queries and keys are normalised"},

@@ -197,6 +197,7 @@ def test_a_file_without_positions_needs_a_word(tmp_path: Path) -> None:
     [
         ({"gelu": "erf"}, "gelu='erf'"),
         ({"norm_bias": False}, "norm_bias=False"),
+        ({"branch_norm": 0.2}, "branch_norm=0.2"),
         ({"norm_eps": 1e-5}, "norm_eps=1e-05"),
         ({"registers": 3}, "registers=3"),
         ({"pool": "mean"}, "pool='mean'"),

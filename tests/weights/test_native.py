@@ -35,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "pooled": {"pool_after": 1, "position": "relative", "image_size": (16, 24)},
     "relative_bias": {"position": "relative_bias", "relative_local": 0.5},
     "no norm bias": {"norm_bias": False},
+    "branch norm": {"branch_norm": 0.2},
     "rope": {"position": "rope", "registers": 1, "position_prefix": "none"},
     "lsa": {"attention": "lsa", "norm": "post"},
     "map": {"pool": "map", "class_token": False, "head": "mlp", "representation_size": 11},

@@ -18,7 +18,7 @@ from vitlab.errors import InputError, Lacks
 from vitlab.explain.visit import Visit, visiting
 from vitlab.models.vit import VisionTransformer, layer_number
 from vitlab.nn.attention import SelfAttention
-from vitlab.nn.encoder import Grid
+from vitlab.nn.encoder import Grid, LayerScale
 from vitlab.nn.lora import LoraLinear
 from vitlab.nn.patch_embed import PatchEmbed, ShiftedPatchEmbed, flatten_patches, with_shifts
 from vitlab.nn.pattern import pattern_mask
@@ -118,6 +118,8 @@ class Walkthrough:
     projected: Float[Tensor, "N D"]
     gamma: Float[Tensor, " D"] | None
     """LayerScale's factor on what is added."""
+    branch_normed: Float[Tensor, "N D"] | None
+    """What is added, with a LayerNorm of its own."""
     leaving: Float[Tensor, "N D"]
     """The tokens with the attention added to them."""
     own: Float[Tensor, "N D"]
@@ -247,7 +249,13 @@ def _follow(
     proj = attention.proj
     projection = _linear(*_merged(proj)) if isinstance(proj, nn.Linear) else None
     projected = joined if projection is None else projection(joined)
-    gamma = None if block.scale1 is None else _double(block.scale1.gamma)
+    gamma = normed = None
+    added = projected
+    if isinstance(block.scale1, LayerScale):
+        gamma = _double(block.scale1.gamma)
+        added = gamma * projected
+    elif isinstance(block.scale1, nn.LayerNorm):
+        normed = added = _layer_norm(projected, block.scale1)
     return Walkthrough(
         embedded=embedded,
         layer=visit.layer,
@@ -265,7 +273,8 @@ def _follow(
         projection=projection,
         projected=projected,
         gamma=gamma,
-        leaving=entering + (projected if gamma is None else gamma * projected),
+        branch_normed=normed,
+        leaving=entering + added,
         own=_double(attention(own_input, visit.grid)[0]),
     )
 

@@ -101,6 +101,8 @@ class ViTConfig:
     qk_norm: bool = False
     layer_scale: float | None = None
     """Initial value of LayerScale; None: no LayerScale."""
+    branch_norm: float | None = None
+    """Initial factor of a LayerNorm of what a branch adds (arXiv:2105.13290); None: none."""
     pool_after: int | None = None
     """Blocks after which each 2x2 patches are averaged into one; None: the grid stays."""
     zero_init_residual: bool = False
@@ -116,6 +118,7 @@ class ViTConfig:
         _check_stem(self)
         _check_tokens(self)
         _check_attention(self)
+        _check_branches(self)
 
     @property
     def key_width(self) -> int:
@@ -288,6 +291,23 @@ def _check_pool_after(config: ViTConfig, blocks: int) -> None:
         raise ConfigError(
             f"pool_after {blocks} with position_at {config.position_at!r}: a table of "
             f"{config.position!r} fits one grid; valid: position_at 'stem', or 'conditional'"
+        )
+
+
+def _check_branches(config: ViTConfig) -> None:
+    if config.branch_norm is None:
+        return
+    if config.branch_norm < 0:
+        raise ConfigError(f"branch_norm {config.branch_norm} is negative")
+    if config.layer_scale is not None:
+        raise ConfigError(
+            f"branch_norm {config.branch_norm} and layer_scale {config.layer_scale}: both scale "
+            f"what a branch adds; valid: one of them"
+        )
+    if config.zero_init_residual:
+        raise ConfigError(
+            f"branch_norm {config.branch_norm} with zero_init_residual=True: a LayerNorm of "
+            f"nothing; valid: zero_init_residual=False"
         )
 
 

@@ -192,6 +192,7 @@ def build_encoder(config: ViTConfig) -> Encoder:
             norm_eps=config.norm_eps,
             norm_bias=config.norm_bias,
             layer_scale=config.layer_scale,
+            branch_norm=config.branch_norm,
             drop_path=config.drop_path * layer / max(config.depth - 1, 1),
         )
         for layer in range(config.depth)

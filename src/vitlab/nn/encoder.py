@@ -28,7 +28,10 @@ class LayerScale(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention, then MLP, each added to its input; LayerNorm before (paper) or after the sum."""
+    """Attention, then MLP, each added to its input; LayerNorm before (paper) or after the sum.
+
+    With `branch_norm`, one more LayerNorm of what is added, whose factors start there.
+    """
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class EncoderBlock(nn.Module):
         norm_eps: float = 1e-6,
         norm_bias: bool = True,
         layer_scale: float | None = None,
+        branch_norm: float | None = None,
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
@@ -48,9 +52,16 @@ class EncoderBlock(nn.Module):
         self.attention = attention
         self.norm2 = nn.LayerNorm(width, eps=norm_eps, bias=norm_bias)
         self.mlp = mlp
-        self.scale1, self.scale2 = (
-            None if layer_scale is None else LayerScale(width, init=layer_scale) for _ in range(2)
-        )
+        self.scale1: nn.Module | None = None
+        self.scale2: nn.Module | None = None
+        if layer_scale is not None:
+            self.scale1, self.scale2 = (LayerScale(width, init=layer_scale) for _ in range(2))
+        elif branch_norm is not None:
+            self.scale1, self.scale2 = (
+                nn.LayerNorm(width, eps=norm_eps, bias=False) for _ in range(2)
+            )
+            for scale in (self.scale1, self.scale2):
+                nn.init.constant_(scale.weight, branch_norm)
         self.drop_path = DropPath(drop_path)
 
     def forward(
@@ -92,9 +103,7 @@ class EncoderBlock(nn.Module):
             return self.attention(x, grid, read)
         return self.attention(x, grid)[:, :read]  # somebody's own, which answers for all
 
-    def _branch(
-        self, y: Float[Tensor, "B N D"], scale: LayerScale | None
-    ) -> Float[Tensor, "B N D"]:
+    def _branch(self, y: Float[Tensor, "B N D"], scale: nn.Module | None) -> Float[Tensor, "B N D"]:
         """What is added to the residual path."""
         y = y if scale is None else scale(y)
         return self.drop_path(y) if self.training else y

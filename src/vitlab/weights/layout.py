@@ -113,6 +113,7 @@ def require_plain(format: str, config: ViTConfig, *, stems: tuple[str, ...] = ("
         position_at=("stem",),
         norm=("pre",),
         norm_bias=(True,),
+        branch_norm=(None,),
         attention=("full",),
         pool_after=(None,),
         mlp_activation=("gelu",),

@@ -194,10 +194,13 @@ def _residual(followed: Followed) -> Step:
     walk, query = followed.walk, followed.walk.query
     before, after = float(walk.entering[query, 0]), float(walk.leaving[query, 0])
     added = after - before
-    scaled = "" if walk.gamma is None else "γ "
-    said = ""
+    added_as, said = "o_i", ""
     if walk.gamma is not None:
+        added_as = "γ o_i"
         said += " LayerScale multiplies each channel by a learned factor γ first."
+    if walk.branch_normed is not None:
+        added_as = "LN(o_i)"
+        said += " A LayerNorm of the result comes first, so that every block adds its share."
     if not walk.norm_first:
         said += " A LayerNorm follows."
     size = shape(*walk.leaving.shape)
@@ -210,7 +213,7 @@ def _residual(followed: Followed) -> Step:
                 f"is lost.{said} A small network of two layers (the MLP) then works on each token "
                 f"alone, and the next block begins."
             ),
-            formula(f"z_i ← z_i + {scaled}o_i"),
+            formula(f"z_i ← z_i + {added_as}"),
             paragraph(maths("z_i[0]"), f" = {number(before)} + {number(added)} = {number(after)}"),
             tensors(
                 vector(maths("z_i"), numbers(walk.leaving[query]), note="behind the attention")
