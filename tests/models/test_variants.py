@@ -62,7 +62,7 @@ OURS = {
     "vit_r50_b32_384": 111_018_792,
     "vit_r50_l16_384": 316_872_744,
     "vit_r50_l32_384": 329_092_136,
-    "vit_cifar": 1_400_338,
+    "vit_cifar": 1_401_874,
     "vit_cifar_pure": 4_028_170,
     "vit_cifar_hybrid": 2_796_490,
     "vit_cifar_lite": 3_722_250,

@@ -71,7 +71,7 @@ def _table() -> dict[str, ModelConfig]:
             position="relative_bias",
             relative_local=1.5,
             pool_after=2,
-            zero_init_residual=True,
+            branch_norm=0.2,
             **CIFAR,
             **LEAN_TOKENIZER,
             class_token=False,

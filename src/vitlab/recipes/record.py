@@ -66,7 +66,7 @@ def cifar10_pure() -> TrainConfig:
             "pool_after": 3,
             "position": "relative_bias",
             "relative_local": 1.5,
-            "zero_init_residual": True,
+            "branch_norm": 0.2,
             "class_token": False,
             "pool": "mean",
             "dynamic_size": True,
