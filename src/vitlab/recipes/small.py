@@ -23,7 +23,7 @@ def default() -> TrainConfig:
             lr=2e-3,
             muon_lr=0.03,
             betas=(0.9, 0.95),
-            weight_decay=0.1,
+            weight_decay=0.02,
         ),
         schedule=ScheduleConfig(kind="linear", warmup=0.15),
         evaluations=5,
