@@ -53,7 +53,7 @@ def made(name: str = "vit_test", **changes: Any) -> Any:
 
 
 def quieten(model: torch.nn.Module) -> None:
-    """Let the residual units of a BiT ResNet add less than they read, as they do when trained.
+    """Let the residual units of a BiT ResNet, which begin with nothing to add, add a little.
 
     With factors around one, float32 itself is 1e-4 from float64 behind fifty layers.
     """

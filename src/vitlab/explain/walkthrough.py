@@ -118,8 +118,8 @@ class Walkthrough:
     projected: Float[Tensor, "N D"]
     gamma: Float[Tensor, " D"] | None
     """LayerScale's factor on what is added."""
-    branch_normed: Float[Tensor, "N D"] | None
-    """What is added, with a LayerNorm of its own."""
+    branch_norm: bool
+    """Whether what is added has a LayerNorm of its own."""
     leaving: Float[Tensor, "N D"]
     """The tokens with the attention added to them."""
     own: Float[Tensor, "N D"]
@@ -249,13 +249,12 @@ def _follow(
     proj = attention.proj
     projection = _linear(*_merged(proj)) if isinstance(proj, nn.Linear) else None
     projected = joined if projection is None else projection(joined)
-    gamma = normed = None
-    added = projected
+    gamma, added = None, projected
     if isinstance(block.scale1, LayerScale):
         gamma = _double(block.scale1.gamma)
         added = gamma * projected
     elif isinstance(block.scale1, nn.LayerNorm):
-        normed = added = _layer_norm(projected, block.scale1)
+        added = _layer_norm(projected, block.scale1)
     return Walkthrough(
         embedded=embedded,
         layer=visit.layer,
@@ -273,7 +272,7 @@ def _follow(
         projection=projection,
         projected=projected,
         gamma=gamma,
-        branch_normed=normed,
+        branch_norm=isinstance(block.scale1, nn.LayerNorm),
         leaving=entering + added,
         own=_double(attention(own_input, visit.grid)[0]),
     )

@@ -198,7 +198,7 @@ def _residual(followed: Followed) -> Step:
     if walk.gamma is not None:
         added_as = "γ o_i"
         said += " LayerScale multiplies each channel by a learned factor γ first."
-    if walk.branch_normed is not None:
+    if walk.branch_norm:
         added_as = "LN(o_i)"
         said += " A LayerNorm of the result comes first, so that every block adds its share."
     if not walk.norm_first:
