@@ -33,9 +33,10 @@ def shared() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def narrow_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The usual engine is the same on every machine."""
-    monkeypatch.setattr("vitlab.runtime.wide_vectors", lambda: False)
+def plain_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is chosen by the processor is the same on every machine."""
+    for ability in ("wide_vectors", "multiplies_bfloat16"):
+        monkeypatch.setattr(f"vitlab.runtime.{ability}", lambda: False)
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ KEEPABLE = 1 << 30
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 LARGEST_INT = 2**31 - 1
 
+PROCESSOR = "/proc/cpuinfo"
+
 _plain_products = False
 PLAIN_ATTENTION: dict[Use, int] = {"training": 128, "inference": 56}
 """Tokens up to which plain products beat the fused kernel on a CPU."""
@@ -72,11 +74,22 @@ def cores() -> int:
 
 def wide_vectors() -> bool:
     """Whether this processor says that it computes sixteen float32 at once (AVX-512)."""
+    return "avx512f" in _processor_flags()
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this processor says that it has products of bfloat16 (AVX-512 BF16, AMX)."""
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(_processor_flags())
+
+
+def _processor_flags() -> set[str]:
+    """What an x86 processor says that it can do; nothing where the system does not tell."""
     try:
-        with open("/proc/cpuinfo") as file:
-            return any("avx512f" in line.split() for line in file if line.startswith("flags"))
+        with open(PROCESSOR) as file:
+            told = next((line for line in file if line.startswith("flags")), "")
     except OSError:
-        return False
+        return set()
+    return set(told.split())
 
 
 def onnx_engine(*, quickly: bool = False) -> str | None:

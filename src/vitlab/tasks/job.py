@@ -24,7 +24,12 @@ from vitlab.preprocessing import Preprocessing
 from vitlab.runtime import keep_freed_memory
 from vitlab.tasks.aim import Aim, aim_for
 from vitlab.tasks.job_data import left_out, open_images, survey_of
-from vitlab.tasks.job_machine import best_device, check_options, with_fitting_batches
+from vitlab.tasks.job_machine import (
+    best_device,
+    check_options,
+    with_fitting_batches,
+    with_precision,
+)
 from vitlab.tasks.job_result import Run, Trained
 from vitlab.tasks.pretraining.result import finish_pretraining
 from vitlab.tasks.pretraining.watch import pretraining_aim
@@ -119,7 +124,9 @@ class Job:
 
         `known` is the survey of a run that is resumed; with `auto` the batch size is found first.
         """
-        config, device, files = plan.train, best_device(), RunFiles(folder=folder)
+        device, files = best_device(), RunFiles(folder=folder)
+        plan = with_precision(plan, device, watcher.note)
+        config = plan.train
         check_options(config, device, watcher.note)
         images, validation = open_images(source, config, known)
         if config.objective is None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from vitlab.train.batch_size import advice, fitting_batch_size
 from vitlab.train.config import TrainConfig
 from vitlab.train.events import check_tensorboard
 from vitlab.train.forward import check_compiler
+from vitlab.train.precision import multiplies_bfloat16
 
 Note = Callable[[str], None]
 
@@ -34,6 +36,17 @@ def check_options(config: TrainConfig, device: torch.device, note: Note) -> None
         check_compiler(device)
 
 
+def with_precision(plan: Plan, device: torch.device, note: Note) -> Plan:
+    """The plan with the precision that is fast here, where the recipe leaves it to the machine."""
+    if plan.train.precision != "auto":
+        return plan
+    precision: Literal["bfloat16", "float32"] = "float32"
+    if multiplies_bfloat16(device):
+        precision = "bfloat16"
+        note("bfloat16, which this machine multiplies faster; weights and optimizer in float32")
+    return _settled(plan, precision=precision)
+
+
 def with_fitting_batches(plan: Plan, model: nn.Module, note: Note) -> Plan:
     """The plan with the recipe's batch size, or the largest power of two below it that fits."""
     config = plan.train
@@ -45,8 +58,10 @@ def with_fitting_batches(plan: Plan, model: nn.Module, note: Note) -> Plan:
         f"batch size {fitting}, the largest up to {config.batch_size} that fits; "
         f"the learning rates stay the recipe's"
     )
-    return replace(
-        plan,
-        train=replace(config, batch_size=fitting),
-        command=f"{plan.command} --set batch_size={fitting}",
-    )
+    return _settled(plan, batch_size=fitting)
+
+
+def _settled(plan: Plan, **found: Any) -> Plan:
+    """The plan with what was found out about the machine, also in the command that repeats it."""
+    told = "".join(f" --set {name}={value}" for name, value in found.items())
+    return replace(plan, train=replace(plan.train, **found), command=f"{plan.command}{told}")

@@ -107,7 +107,8 @@ class TrainConfig:
     """Parts that a batch is computed in."""
     ghost_batches: int = 1
     """Parts of a batch that batch norm looks at by themselves (arXiv:1705.08741)."""
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
+    """`auto`: bfloat16 where the machine has products of it, settled before step 1."""
     recompute_activations: bool = False
     """Gradient checkpointing: a block's activations are computed twice instead of being kept."""
     compile: bool = False

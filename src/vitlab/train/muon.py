@@ -10,6 +10,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitlab.train.precision import multiplies_bfloat16
+
 # Of the quintic iteration that drives all singular values towards one; Jordan's choice.
 A, B, C = 3.4445, -4.7750, 2.0315
 ITERATIONS = 5
@@ -19,9 +21,8 @@ products are denormal, and some processors compute those a hundred times slower.
 
 
 def newton_schulz_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the device computes in it; on a CPU that would be four times slower."""
-    fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return torch.bfloat16 if fast else torch.float32
+    """bfloat16 where the device computes in it; elsewhere that would be four times slower."""
+    return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
 
 
 def orthogonalise(matrices: Float[Tensor, "S R C"]) -> Float[Tensor, "S R C"]:

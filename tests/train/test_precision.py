@@ -1,0 +1,70 @@
+"""Training in half precision: what it changes, and who decides it."""
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from train.runs import CHANGES, CONFIG, fit_noise, random_batch
+from vitlab.models.registry import create_model
+from vitlab.tasks.job import Watcher
+from vitlab.tasks.train import train
+from vitlab.train.config import TrainConfig
+from vitlab.train.precision import multiplies_bfloat16
+from vitlab.train.state import new_state
+from vitlab.train.step import backward
+
+
+def gradients(config: TrainConfig) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    state = new_state(create_model("vit_test"), config)
+    with torch.no_grad():
+        for parameter in state.model.parameters():  # a head of zeros would pass nothing on
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    backward(state, random_batch(7), config)
+    return {name: p.grad for name, p in state.model.named_parameters() if p.grad is not None}
+
+
+def test_bfloat16_gives_the_gradients_but_for_rounding() -> None:
+    exact, rounded = (
+        gradients(replace(CONFIG, precision=precision)) for precision in ("float32", "bfloat16")
+    )
+    assert exact.keys() == rounded.keys()
+    for name, gradient in exact.items():
+        assert rounded[name].dtype == torch.float32
+        # 8 bits are 0.4 % of a number; a dozen roundings in a row remain far below a tenth.
+        error = (rounded[name] - gradient).norm() / gradient.norm()
+        assert 0 < error < 0.1, name
+
+
+def test_weights_and_momentum_stay_float32(tmp_path: Path) -> None:
+    state = fit_noise(tmp_path, steps=2, precision="bfloat16")
+    assert {p.dtype for p in state.model.parameters()} == {torch.float32}
+    kept = [v for o in state.optimizers for s in o.state.values() for v in s.values()]
+    assert {value.dtype for value in kept} == {torch.float32}
+
+
+@pytest.mark.parametrize(("able", "settled"), [(True, "bfloat16"), (False, "float32")])
+def test_auto_is_settled_by_the_first_machine_and_kept(
+    able: bool, settled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    watcher, out = Watcher(note=notes.append), tmp_path / "run"
+    monkeypatch.setattr("vitlab.runtime.multiplies_bfloat16", lambda: able)
+    train(data="digits", out=out, changes=CHANGES | {"precision": "auto"}, watcher=watcher)
+    stored = json.loads((out / "config.json").read_text())
+    assert stored["train"]["precision"] == settled
+    assert f"precision={settled}" in shlex.split(stored["command"])
+    assert [note for note in notes if "bfloat16" in note] == notes[: int(able)]
+    monkeypatch.setattr("vitlab.runtime.multiplies_bfloat16", lambda: not able)
+    train(out=out, resume=True)
+    assert json.loads((out / "config.json").read_text()) == stored
+
+
+def test_only_devices_with_such_products_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitlab.runtime.multiplies_bfloat16", lambda: True)
+    assert multiplies_bfloat16(torch.device("cpu"))
+    assert not multiplies_bfloat16(torch.device("mps"))
