@@ -3,10 +3,11 @@
     python benchmarks/compare.py --out runs/compare --minutes 30
     python benchmarks/compare.py --out runs/compare --minutes 30 --seeds 0 1 2 --only vit_seed
 
-Each run is a command of its own, alone on the machine, and ends with its one look at the test
-images. OUT/results.jsonl gathers a line for each; what is there is not run again, and a run that
-was broken off is resumed. OUT/table.md and OUT/compare.png show what is known so far. Needs the
-extra `plots`, and CIFAR-10 (`vitlab data fetch cifar10`).
+Each run is a command of its own, alone on its cores (`OMP_NUM_THREADS=1 taskset -c 0` leaves room
+for another with other contestants), and ends with its one look at the test images.
+OUT/results.jsonl gathers a line for each; what is there is not run again, and a run that was broken
+off is resumed. OUT/table.md and OUT/compare.png show what is known so far. Needs the extra `plots`,
+and CIFAR-10 (`vitlab data fetch cifar10`).
 """
 
 import argparse
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import ROOT
+
+from vitlab.runtime import cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +255,8 @@ def main(arguments: Sequence[str] | None = None, call: Call = run_command) -> in
             f"{options.minutes:g} minutes" if options.steps is None else f"{options.steps} steps"
         )
         (options.out / "table.md").write_text(table(found))
-        draw(found, options.out / "compare.png", f"{options.data}, {budget} of training each")
+        share = f"{budget} of {cores()} core{'s' if cores() > 1 else ''} for each"
+        draw(found, options.out / "compare.png", f"{options.data}, {share}")
         print(table(found))
     for name in failed:
         print(f"failed: {name}", file=sys.stderr)

@@ -23,7 +23,6 @@ def cifar10_30min() -> TrainConfig:
         whiten_frozen=True,
         small_sizes=(16, 24),
         small_until=(0.3, 0.6),
-        precision="auto",
     )
 
 

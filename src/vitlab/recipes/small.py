@@ -26,6 +26,7 @@ def default() -> TrainConfig:
             weight_decay=0.02,
         ),
         schedule=ScheduleConfig(kind="linear", warmup=0.15),
+        precision="auto",
         evaluations=5,
     )
 
