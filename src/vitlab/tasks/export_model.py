@@ -82,8 +82,9 @@ def open_exportable(
     """
     if image_size is not None and is_name(model):
         changes["image_size"] = image_size  # at once: other changes may not fit the name's own
-    built = isinstance(model, Classifier | nn.Module)
-    folder = None if built or changes else _bundle_of(model)  # type: ignore[arg-type]  # not built
+    folder = None
+    if not isinstance(model, Classifier | nn.Module) and not changes:
+        folder = _bundle_of(model)
     found = open_any(_classifier(model) if isinstance(model, nn.Module) else model, **changes)
     classifier = found.classifier
     if found.fresh:
