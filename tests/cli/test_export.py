@@ -108,3 +108,14 @@ def test_the_size_may_be_set_as_any_other_field(command: Command, tmp_path: Path
     )
     assert (told.code, told.err) == (0, "")
     assert "any number of images, 4 x 16 x 24, normalised images" in told.out
+
+
+def test_a_size_that_fits_the_other_changes_need_not_fit_the_name(
+    command: Command, tmp_path: Path
+) -> None:
+    told = command(
+        *("export", "vit_ti16", "--output", str(tmp_path / "a.onnx"), "--image-size", "96x168"),
+        *("--set", "patch_size=12", "--set", "depth=1", "--set", "classes=5"),
+    )
+    assert (told.code, told.err) == (0, "")
+    assert "any number of images, 3 x 96 x 168, normalised images" in told.out

@@ -156,7 +156,7 @@ def test_a_missing_number_is_no_agreement() -> None:
         ),
         ({"calibrate": "."}, ConfigError, "--calibrate is for --quantize int8"),
         ({"image_size": 33}, VitlabError, "image_size 33: height is not a multiple of patch_size"),
-        ({"model": "cnn_tutorial", "image_size": 64}, InputError, "no Vision Transformer"),
+        ({"model": create_model("cnn_tutorial"), "image_size": 64}, InputError, "no Vision Tra"),
         ({"model": "vit_tset"}, UnknownName, "unknown model or file 'vit_tset'"),
     ],
 )

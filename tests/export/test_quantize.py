@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import vitlab
 from export.exported import made
+from tasks.classifiers import colours
+from vitlab.errors import InputError
+from vitlab.export import onnx as onnx_export
 from vitlab.export.half import store_in_half
 from vitlab.export.onnx import write_onnx
 from vitlab.export.program import trace
@@ -88,6 +92,49 @@ def test_calibrated_ranges_are_fixed(exported: Path, file: Path) -> None:
     assert read_metadata(file) == METADATA
     wanted, answers = run_onnx(exported)(images(7)), run_onnx(file)(images(7))
     assert 1e-4 < relative(answers, wanted) < 0.1
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize("fits", [False, True])
+def test_weights_beside_the_file_leave_no_float_behind(
+    exported: Path, calibrated: bool, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, file = exported.stat().st_size, tmp_path / "model.onnx"
+    data = tmp_path / "model.onnx.data"
+    onnx.save(onnx.load(str(exported)), str(file), save_as_external_data=True, location=data.name)
+    assert data.stat().st_size > 0.5 * whole
+    monkeypatch.setattr(onnx_export, "LARGEST", whole if fits else 1)
+    write_int8(file, METADATA, [images(3), images(7)] if calibrated else None)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == (["model.onnx"] if fits else ["model.onnx", "model.onnx.data"])
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 0.6 * whole
+    assert read_metadata(file) == METADATA
+    wanted, answers = run_onnx(exported)(images(7)), run_onnx(file)(images(7))
+    assert 1e-4 < relative(answers, wanted) < 0.1
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.usefixtures("no_type_checks")
+def test_a_large_model_is_published_in_eight_bits_alone(
+    model: Any, calibrated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = sum(tensor.nbytes for tensor in model.parameters())
+    monkeypatch.setattr(onnx_export, "LARGEST", 0.6 * whole)
+    folder = colours(tmp_path / "photos", 2) if calibrated else None
+    file = tmp_path / "model.onnx"
+    found = vitlab.export(model, output=file, quantize="int8", calibrate=folder)
+    assert found.files == (file,)
+    assert found.bytes < 0.6 * whole
+    assert [path for path in tmp_path.iterdir() if path.is_file()] == [file]
+
+
+def test_an_image_that_cannot_calibrate_is_named(model: Any, tmp_path: Path) -> None:
+    folder = colours(tmp_path / "photos", 2)
+    (folder / "broken.png").write_bytes(b"no picture")
+    with pytest.raises(InputError) as caught:
+        vitlab.export(model, output=tmp_path / "a.onnx", quantize="int8", calibrate=folder)
+    assert str(caught.value).startswith(f"{folder / 'broken.png'}: not an image of a known format")
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
 
 @pytest.mark.parametrize("exact", [False, True])

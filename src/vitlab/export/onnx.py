@@ -67,7 +67,17 @@ def write_onnx(
     model.metadata_props.update(metadata)
     model.producer_name, model.graph.name = "vitlab", "vitlab"
     weights = sum(value.const_value.nbytes for value in model.graph.initializers.values())
-    exported.save(path, external_data=weights > LARGEST)
+    exported.save(path, external_data=too_large(weights))
+
+
+def too_large(weights: int) -> bool:
+    """Whether so many bytes of weights must lie beside the file."""
+    return weights > LARGEST
+
+
+def data_beside(path: Path) -> Path:
+    """Where they lie then."""
+    return path.with_name(f"{path.name}.data")
 
 
 def _fold(model: Any) -> None:

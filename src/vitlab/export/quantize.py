@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.errors import MissingExtra
+from vitlab.export.onnx import data_beside, too_large
 from vitlab.export.program import INPUT, quiet
 
 Pixels = NDArray[np.uint8] | NDArray[np.float32]
@@ -48,26 +50,41 @@ def write_int8(
     """Quantise an ONNX file in its place: statically where calibration images are given."""
     import onnx
 
-    source = path.with_name(f"float.{path.name}")
-    path.rename(source)
-    model = onnx.load(str(source), load_external_data=False)
-    _forget_shapes(model)
-    onnx.save(model, str(source))
-    kept = _kept(model)
-    with quiet(), _silent():
-        if images is None:
-            _quantize_dynamic(source, path, kept, policy)
-        else:
-            _quantize_static(source, path, kept, policy, images)
-    source.unlink()
-    model = onnx.load(str(path), load_external_data=False)
+    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        source, target = Path(folder) / path.name, Path(folder) / f"int8.{path.name}"
+        large = data_beside(path).exists()
+        for file in (path, data_beside(path)) if large else (path,):
+            file.rename(source.with_name(file.name))
+        model = onnx.load(str(source), load_external_data=False)
+        _forget_shapes(model)
+        onnx.save(model, str(source))
+        kept = _kept(model)
+        with quiet(), _silent():
+            if images is None:
+                _quantize_dynamic(source, target, kept, policy, large=large)
+            else:
+                _quantize_static(source, target, kept, policy, images, large=large)
+        model = onnx.load(str(target))
     del model.metadata_props[:]
     onnx.helper.set_model_props(model, dict(metadata))
     model.producer_name = "vitlab"
-    onnx.save(model, str(path))
+    _save(model, path)
 
 
-def _quantize_dynamic(source: Path, target: Path, kept: list[str], policy: Policy) -> None:
+def _save(model: Any, path: Path) -> None:
+    """Write the model; weights beyond what one file can hold go beside it."""
+    import onnx
+
+    weights = sum(tensor.ByteSize() for tensor in model.graph.initializer)
+    if too_large(weights):
+        onnx.save(model, str(path), save_as_external_data=True, location=data_beside(path).name)
+    else:
+        onnx.save(model, str(path))
+
+
+def _quantize_dynamic(
+    source: Path, target: Path, kept: list[str], policy: Policy, *, large: bool
+) -> None:
     """Weights in 8 bits; activations are measured anew for every batch."""
     tools = _tools()
     tools.quantize_dynamic(
@@ -78,11 +95,18 @@ def _quantize_dynamic(source: Path, target: Path, kept: list[str], policy: Polic
         per_channel=policy.per_channel,
         reduce_range=policy.reduce_range,
         weight_type=tools.QuantType.QInt8 if policy.signed else tools.QuantType.QUInt8,
+        use_external_data_format=large,
     )
 
 
 def _quantize_static(
-    source: Path, target: Path, kept: list[str], policy: Policy, images: Iterable[Pixels]
+    source: Path,
+    target: Path,
+    kept: list[str],
+    policy: Policy,
+    images: Iterable[Pixels],
+    *,
+    large: bool,
 ) -> None:
     """Weights in 8 bits, activations in ranges that calibration images had."""
     tools = _tools()
@@ -97,6 +121,7 @@ def _quantize_static(
         activation_type=tools.QuantType.QUInt8,
         weight_type=tools.QuantType.QInt8 if policy.signed else tools.QuantType.QUInt8,
         calibrate_method=tools.CalibrationMethod.MinMax,
+        use_external_data_format=large,  # also of the copy that calibrates
         # A rounded output would be rounded again by the next layer, and gains no speed.
         extra_options={"OpTypesToExcludeOutputQuantization": KINDS},
     )

@@ -1,7 +1,6 @@
 """A model to look at: a run, a bundle, weights, or a name of the family with fresh weights."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 
 from vitlab.config import override
-from vitlab.errors import UnknownName
+from vitlab.errors import ConfigError, UnknownName
 from vitlab.inference.classifier import Classifier, load
 from vitlab.models.config import pair
 from vitlab.models.registry import create_model
@@ -31,20 +30,39 @@ class AnyModel:
     """Weights as they are drawn before any training."""
 
 
-def open_any(
-    model: str | os.PathLike[str] | Classifier, *, seed: int = 0, **changes: Any
-) -> AnyModel:
-    """What a word or path stands for, with changes of its config; a mere name is drawn with `seed`.
+def open_any(model: str | os.PathLike[str] | Classifier, **changes: Any) -> AnyModel:
+    """What a word or path stands for, with changes of its config; a mere name is drawn by `seed`.
 
-    A classifier is taken as it is.
+    A classifier is taken as it is, and changes of it are refused.
     """
     if isinstance(model, Classifier):
+        for name in changes:
+            raise ConfigError(
+                f"keyword {name!r}: a model that is built already takes no changes of its config; "
+                f"valid: a name, a file or a run, which take them"
+            )
         return AnyModel(classifier=model, name=model.source.path.name)
     word = os.fspath(model)
-    if isinstance(model, str) and _is_name(word):
-        return AnyModel(classifier=_fresh(word, seed, changes), name=word, fresh=True)
+    if is_name(model):
+        return AnyModel(classifier=_fresh(word, **changes), name=word, fresh=True)
     known = bundled_name(model) or (word if named(model) is not None else None)
     return AnyModel(classifier=load(model, **changes), name=known or _title(Path(word)))
+
+
+def is_name(model: object) -> bool:
+    """Whether this is a mere name of the family; a word that is nothing at all is an error."""
+    return isinstance(model, str) and _is_name(model)
+
+
+def assumed_source(name: str, config: Any, *assumed: str) -> WeightSource:
+    """For weights of which nothing is known: what is assumed, and pixels as -1 to 1."""
+    half = (0.5,) * config.channels
+    return WeightSource(
+        format="vitlab",
+        path=Path(name),
+        preprocessing=Preprocessing(size=pair(config.image_size), mean=half, std=half),
+        assumed=assumed,
+    )
 
 
 def _is_name(word: str) -> bool:
@@ -70,16 +88,9 @@ def _title(path: Path) -> str:
     return path.parent.name if path.name == "bundle" else path.name
 
 
-def _fresh(name: str, seed: int, changes: Mapping[str, Any]) -> Classifier:
+def _fresh(name: str, *, seed: int = 0, **changes: Any) -> Classifier:
     config = override(variant(name), changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = create_model(config)
-    half = (0.5,) * config.channels
-    source = WeightSource(
-        format="vitlab",
-        path=Path(name),
-        preprocessing=Preprocessing(size=pair(config.image_size), mean=half, std=half),
-        assumed=("random weights",),
-    )
-    return Classifier(model, source)
+    return Classifier(model, assumed_source(name, config, "random weights"))

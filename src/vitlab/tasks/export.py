@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitlab.data.walk import walk_images
 from vitlab.errors import ConfigError, FileError, InputError, PreprocessingUnknown, UnknownName
@@ -23,8 +24,10 @@ from vitlab.files import sync
 from vitlab.inference.pictures import read_picture
 from vitlab.inference.runtimes import run_onnx
 from vitlab.models.config import Size
+from vitlab.preprocessing import Preprocessing
 from vitlab.tasks.export_model import Exportable, Model, open_exportable
 from vitlab.weights.deployed import Deployed, Quantized
+from vitlab.weights.labels import Labels
 
 Format = Literal["onnx", "torch-export", "aoti"]
 WRITERS = {"torch-export": write_program, "aoti": write_package}
@@ -66,6 +69,8 @@ def export(
     calibrate: str | os.PathLike[str] | None = None,
     compact: bool = False,
     merge_tokens: int = 0,
+    preprocessing: Preprocessing | None = None,
+    labels: Labels | None = None,
     tolerance: float | None = None,
     force: bool = False,
     **changes: Any,
@@ -76,17 +81,27 @@ def export(
     by more than the tolerance, it is an error and no file is left. `calibrate` is a folder of
     images, from which `quantize="int8"` learns the range of activations. `compact` stores weights
     of an ONNX file that 16 bits hold exactly in 16 bits. `merge_tokens` as in `vitlab.load`: the
-    file merges them, and is compared with the model that does. `changes` are those of the config.
+    file merges them, and is compared with the model that does. `preprocessing` and `labels` tell
+    what the model does not, `labels` as in `vitlab.load`; a model that says nothing of its weights
+    is taken to read pixels as -1 to 1. `changes` are those of the config; a module or a classifier
+    has been built, and takes none.
     """
     path = Path(output)
     check_output(path, format, force)
     kind = _quantized(quantize, format, calibrated=calibrate is not None)
     _check_needs(format)
-    found = open_exportable(model, image_size=image_size, merge_tokens=merge_tokens, **changes)
+    found = open_exportable(
+        model,
+        image_size=image_size,
+        merge_tokens=merge_tokens,
+        preprocessing=preprocessing,
+        labels=labels,
+        **changes,
+    )
     if preprocess_inside and found.preprocessing is None:
         raise PreprocessingUnknown(
             "--preprocess-inside needs to know how images are prepared, and nothing says it of "
-            "these weights"
+            "these weights; valid: a config.json beside the file, or preprocessing= in Python"
         )
     allowed = TOLERANCES[kind] if tolerance is None else tolerance
     batch = None if dynamic_batch else 1
@@ -140,12 +155,20 @@ def calibration(
     if not paths:
         raise InputError(f"{os.fspath(folder)} holds no image files to calibrate with")
     chosen = paths[:: -(-len(paths) // CALIBRATED)]
-    pixels = np.stack([read_picture(path, found.preprocessing) for path in chosen])
+    pixels = np.stack([_read(path, found.preprocessing) for path in chosen])
     batch = deployed.facts.batch or CALIBRATED_AT_ONCE
     parts = [pixels[first : first + batch] for first in range(0, len(pixels), batch)]
     if deployed.facts.preprocess_inside:
         return list(parts)
     return [found.preprocessing.normalise(part) for part in parts]
+
+
+def _read(path: str, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """The pixels of an image that calibrates; an error names the file."""
+    try:
+        return read_picture(path, preprocessing)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _quantized(quantize: str | None, format: str, *, calibrated: bool) -> Quantized | None:

@@ -1,5 +1,6 @@
 """What is exported: a model on the CPU, at the size that is wanted, and all that is said of it."""
 
+import copy
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from torch import nn
 
 from vitlab.checksum import file_digest
 from vitlab.config import to_dict
-from vitlab.errors import WeightsError
+from vitlab.errors import ConfigError, WeightsError
 from vitlab.export.resized import at_size
 from vitlab.inference.batch_size import check_weights
 from vitlab.inference.classifier import Classifier
@@ -18,13 +19,13 @@ from vitlab.models.config import Size, pair
 from vitlab.models.memory import largest_output, peak_bytes, weight_bytes
 from vitlab.models.merging import merged_tokens, merging, unmerged
 from vitlab.preprocessing import Preprocessing
-from vitlab.tasks.any_model import open_any
+from vitlab.tasks.any_model import assumed_source, is_name, open_any
 from vitlab.weights.bundle import bundle_content
 from vitlab.weights.bundle_files import WEIGHTS, find_bundle, is_bundle, read_bundle_config
 from vitlab.weights.deployed import Deployed, Facts, Quantized
+from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.names import locate
 from vitlab.weights.network_digest import network_digest
-from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
 
 Model = str | os.PathLike[str] | Classifier | nn.Module
@@ -65,36 +66,76 @@ class Exportable:
 
 
 def open_exportable(
-    model: Model, *, image_size: Size | None = None, merge_tokens: int = 0, **changes: Any
+    model: Model,
+    *,
+    image_size: Size | None = None,
+    merge_tokens: int = 0,
+    preprocessing: Preprocessing | None = None,
+    labels: Labels | None = None,
+    **changes: Any,
 ) -> Exportable:
     """A run, a bundle, weights, a model, or a name of the family with fresh weights.
 
-    A classifier that merges tokens is exported so; `merge_tokens` sets another number.
+    A classifier that merges tokens is exported so; `merge_tokens` sets another number. The caller's
+    own model stays as it is. A model that does not say where its weights came from gets the
+    preprocessing of a mere name, unless `preprocessing` tells another; its size is the model's.
     """
-    if isinstance(model, nn.Module):
-        source = getattr(model, "source", None) or WeightSource(format="vitlab", path=Path("model"))
-        model = Classifier(model, source)
-    folder = None if isinstance(model, Classifier) or changes else _bundle_of(model)
-    found = open_any(model, **changes)
+    if image_size is not None and is_name(model):
+        changes["image_size"] = image_size  # at once: other changes may not fit the name's own
+    folder = None
+    if not isinstance(model, Classifier | nn.Module) and not changes:
+        folder = _bundle_of(model)
+    found = open_any(_classifier(model) if isinstance(model, nn.Module) else model, **changes)
     classifier = found.classifier
     if found.fresh:
         _fill_zeros(classifier.model)
     check_weights(f"exporting {found.name}", COPIES * weight_bytes(classifier.model))
-    plain, merged = unmerged(classifier.model.cpu().float().eval())
-    built = merging(at_size(plain, image_size), merge_tokens or merged)
-    config: Any = built.config
-    preprocessing = classifier.source.preprocessing
-    if preprocessing is not None:
-        preprocessing = preprocessing.resized(pair(config.image_size))
-    content = _content(folder, classifier, config, preprocessing)
+    plain, merged = unmerged(_copied(classifier.model))
+    network = merging(at_size(plain, image_size), merge_tokens or merged)
+    config: Any = network.config
+    prepared = _prepared(preprocessing or classifier.source.preprocessing, config)
+    names = classifier.labels if labels is None else read_labels(labels, config.classes)
     return Exportable(
-        model=built,
-        content=content,
-        preprocessing=preprocessing,
+        model=network,
+        content=_content(folder, classifier, config, prepared, names),
+        preprocessing=prepared,
         digest=None if folder is None else file_digest(folder / WEIGHTS, "sha256"),
         fresh=found.fresh,
         zero_head=classifier.source.zero_head,
     )
+
+
+def _classifier(model: nn.Module) -> Classifier:
+    """A copy of a model with what it says of its weights, or with what is assumed of them."""
+    source = getattr(model, "source", None)
+    assumed = assumed_source("model", model.config, "mean and std 0.5")
+    return Classifier(_copied(model), source or assumed)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy on the CPU, in float32 and eval mode; tensors that are so are shared, and only read.
+
+    Copying the others one by one to where they go takes no memory of an accelerator.
+    """
+    known: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        kind = torch.float32 if tensor.is_floating_point() else tensor.dtype
+        plain = tensor.detach().to("cpu", kind)
+        trained = isinstance(tensor, nn.Parameter)
+        known[id(tensor)] = nn.Parameter(plain, tensor.requires_grad) if trained else plain
+    return copy.deepcopy(model, known).eval()
+
+
+def _prepared(preprocessing: Preprocessing | None, config: Any) -> Preprocessing | None:
+    """The preparation in the size of the model; one for other channels is refused."""
+    if preprocessing is None:
+        return None
+    if preprocessing.channels != config.channels:
+        raise ConfigError(
+            f"preprocessing of {preprocessing.channels} channels for a model of {config.channels}; "
+            f"valid: mean and std of {config.channels} numbers each"
+        )
+    return preprocessing.resized(pair(config.image_size))
 
 
 def _bundle_of(model: str | os.PathLike[str]) -> Path | None:
@@ -109,18 +150,26 @@ def _bundle_of(model: str | os.PathLike[str]) -> Path | None:
 
 
 def _content(
-    folder: Path | None, classifier: Classifier, config: Any, preprocessing: Preprocessing | None
+    folder: Path | None,
+    classifier: Classifier,
+    config: Any,
+    preprocessing: Preprocessing | None,
+    labels: tuple[str, ...],
 ) -> dict[str, Any]:
     if folder is not None:
         prepared = None if preprocessing is None else preprocessing.to_json()
-        changed = {"model": to_dict(config), "preprocessing": prepared}
+        changed = {
+            "model": to_dict(config),
+            "preprocessing": prepared,
+            "labels": list(labels),
+        }
         return read_bundle_config(folder) | changed
     source = classifier.source
     known = {"weights": source.name or source.path.name, "licence": source.licence}
     return bundle_content(
         config,
         preprocessing=preprocessing,
-        labels=classifier.labels,
+        labels=labels,
         metrics={},
         provenance={key: value for key, value in known.items() if value},
         task=source.task,
