@@ -29,8 +29,8 @@ def benchmark(
         typer.Option(
             metavar="NAME,...",
             parser=parse_words,
-            help="What computes: torch, onnxruntime, openvino, aoti, or auto; an exported file: "
-            "those that can, else its usual one.  [default: auto; with --merge-tokens, torch]",
+            help="What computes: torch, onnxruntime, openvino, aoti, or auto; else auto, with "
+            "--merge-tokens torch. An exported file: those that can, else its usual one.",
         ),
     ] = None,
     batch: Annotated[
