@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -259,8 +260,8 @@ def test_what_is_measured_is_what_users_run(
 def test_auto_is_torch_where_no_runtime_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("vitlab.inference.onnx_engine", "vitlab.export.onnx"):
-        monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
+    for name in ("vitlab.inference.onnx_engine", "vitlab.export.onnx"):
+        monkeypatch.setattr(import_module(name), "find_spec", lambda name: None)
     plan = Plan(models=("vit_test",))
     asked: dict[str, Any] = {"engines": plan.runs_in, "merge_tokens": plan.merge_tokens}
     (told,) = prepare("vit_test", folder=str(tmp_path), peers=(), batch=3, **asked)()
