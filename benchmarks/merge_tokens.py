@@ -100,6 +100,7 @@ def race_missing(options: argparse.Namespace, progress: Progress) -> None:
         progress.start(f"batch of {batch}")
         plan = Plan(
             models=(str(WEIGHTS), *(str(file_of(options.out, n)) for n in options.numbers)),
+            engines=("torch",),
             batches=(batch,),
             merge_tokens=tuple(options.numbers),
             rounds=options.rounds,

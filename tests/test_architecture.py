@@ -38,6 +38,7 @@ ROWS = (
         *("config", "registry", "files", "image_file", "home", "checksum", "lock", "imagenet"),
         *("kinds", "memory"),
     ),
+    ("control_groups",),
     ("errors",),
 )
 ROW_OF = {part: number for number, row in enumerate(ROWS) for part in row}

@@ -1,5 +1,6 @@
 """What the process is told about the machine."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from vitlab import runtime
-from vitlab.runtime import attention_form, keep_freed_memory, plain_products
+from vitlab.runtime import attention_form, cores, keep_freed_memory, plain_products
+from vitlab.tasks.benchmark.plan import Plan
 
 # As they were before a fixture took their place for every test.
 ABILITIES = {name: getattr(runtime, name) for name in ("wide_vectors", "multiplies_bfloat16")}
@@ -81,6 +83,78 @@ def test_the_processor_is_asked(
     monkeypatch.setattr(runtime, "PROCESSOR", str(told))
     assert ABILITIES["wide_vectors"]() is wide
     assert ABILITIES["multiplies_bfloat16"]() is bfloat16
+
+
+def test_the_number_of_threads_is_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "100000 100000\n"})
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert cores(tmp_path) == 5
+    monkeypatch.setenv("OMP_NUM_THREADS", "many")
+    assert cores(tmp_path) == 1
+    assert 1 <= cores() <= (os.cpu_count() or 1)
+
+
+def limited(root: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+
+
+SECOND, FIRST = {"proc/self/cgroup": "0::/a/b\n"}, {"proc/self/cgroup": "4:cpu,cpuacct:/c\n"}
+AT = "sys/fs/cgroup"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 7),
+        (SECOND, 7),
+        (SECOND | {f"{AT}/a/b/cpu.max": "max 100000\n"}, 7),
+        (SECOND | {f"{AT}/a/b/cpu.max": "300000 100000\n"}, 3),
+        (SECOND | {f"{AT}/a/b/cpu.max": "250000 100000\n"}, 3),
+        (SECOND | {f"{AT}/a/b/cpu.max": "1000 100000\n"}, 1),
+        (SECOND | {f"{AT}/a/b/cpu.max": "9900000 100000\n"}, 7),
+        (SECOND | {f"{AT}/a/b/cpu.max": "max 100000\n", f"{AT}/cpu.max": "80000 20000\n"}, 4),
+        (
+            FIRST
+            | {f"{AT}/cpu/c/cpu.cfs_quota_us": "150000\n"}
+            | {f"{AT}/cpu/c/cpu.cfs_period_us": "50000\n"},
+            3,
+        ),
+        (
+            FIRST
+            | {f"{AT}/cpu/cpu.cfs_quota_us": "-1\n"}
+            | {f"{AT}/cpu/cpu.cfs_period_us": "100000\n"},
+            7,
+        ),
+        ({"proc/self/cgroup": "4:memory:/\n", f"{AT}/cpu/cpu.cfs_quota_us": "1\n"}, 7),
+    ],
+    ids=[
+        *("no groups", "no file", "no limit", "three", "two and a half", "a hundredth"),
+        *("more than there are", "parent", "first layout", "first without limit", "another"),
+    ],
+)
+def test_a_container_has_as_many_cores_as_its_time_is_worth(
+    files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited(tmp_path, files)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)), raising=False)
+    assert cores(tmp_path) == expected
+
+
+def test_a_system_without_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS has none."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 11)
+    assert cores(tmp_path) == 11
+    assert Plan(models=("vit_test",), threads=3).cores == 3
+    assert Plan(models=("vit_test",)).cores <= 11
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert Plan(models=("vit_test",)).cores == 5
 
 
 def test_a_system_that_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

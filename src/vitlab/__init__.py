@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitlab.errors import VitlabError as VitlabError
     from vitlab.experiments.run import experiment as experiment
-    from vitlab.inference.classifier import load as load
+    from vitlab.inference.load import load as load
     from vitlab.models.config import ViTConfig as ViTConfig
     from vitlab.models.summary import summary as summary
     from vitlab.models.variants import variants as variants
@@ -45,7 +45,7 @@ _HOMES = {
     "fewshot": "vitlab.tasks.fewshot",
     "figures": "vitlab.tasks.figures.job",
     "finetune": "vitlab.tasks.finetune",
-    "load": "vitlab.inference.classifier",
+    "load": "vitlab.inference.load",
     "load_weights": "vitlab.weights.load",
     "pretrain": "vitlab.tasks.pretrain",
     "register": "vitlab.registry",

@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from vitlab.control_groups import control_groups
+
 
 def free_bytes(root: Path = Path("/")) -> int | None:
     """Memory that a process may still take: the system's, or less in a container; None: unknown."""
@@ -24,23 +26,12 @@ def _system_bytes(root: Path) -> Iterator[int]:
 
 
 def _container_bytes(root: Path) -> Iterator[int]:
-    """What every control group around this process leaves, in both of Linux's layouts."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            base, limit, used = "sys/fs/cgroup", "memory.max", "memory.current"
-        elif "memory" in controllers.split(","):
-            base = "sys/fs/cgroup/memory"
-            limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
+    """What every control group around this process leaves."""
+    for group in control_groups("memory", root):
+        if group.second:
+            yield from _left_in(group.folder, "memory.max", "memory.current")
         else:
-            continue
-        group = Path(path.lstrip("/"))
-        for folder in (group, *group.parents):
-            yield from _left_in(root / base / folder, limit, used)
+            yield from _left_in(group.folder, "memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
 def _left_in(group: Path, limit: str, used: str) -> Iterator[int]:

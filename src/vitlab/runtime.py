@@ -8,8 +8,10 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
+
+from vitlab.control_groups import control_groups
 
 Use = Literal["training", "inference"]
 
@@ -63,13 +65,32 @@ def plain_products() -> Iterator[None]:
         _plain_products = before
 
 
-def cores() -> int:
-    """Threads that compute at once: OMP_NUM_THREADS, or the cores that this process may use."""
+def cores(root: Path = Path("/")) -> int:
+    """Threads that compute at once: OMP_NUM_THREADS, or the cores that this process may use.
+
+    A container may use as many as its quota of processor time is worth, rounded up.
+    """
     told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if told.isdecimal() and int(told):
         return int(told)
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    present = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return min([present, *_quotas(root)])
+
+
+def _quotas(root: Path) -> Iterator[int]:
+    """Cores that the time is worth which each control group grants in each of its periods."""
+    for group in control_groups("cpu", root):
+        try:
+            if group.second:
+                granted, period = (group.folder / "cpu.max").read_text().split()
+            else:
+                granted = (group.folder / "cpu.cfs_quota_us").read_text().strip()
+                period = (group.folder / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            continue
+        if granted not in ("max", "-1"):  # no limit
+            yield max(1, -(-int(granted) // int(period)))
 
 
 def wide_vectors() -> bool:
@@ -90,18 +111,6 @@ def _processor_flags() -> set[str]:
     except OSError:
         return set()
     return set(told.split())
-
-
-def onnx_engine(*, quickly: bool = False) -> str | None:
-    """What runs an ONNX file fastest here, of what is installed; None: nothing.
-
-    OpenVINO with AVX-512, where it is the faster one (docs/benchmark.md), else ONNX Runtime, which
-    also starts sooner: `quickly` for a single image.
-    """
-    installed = [name for name in ("onnxruntime", "openvino") if find_spec(name) is not None]
-    if "openvino" in installed and wide_vectors() and tuned() and not quickly:
-        return "openvino"
-    return installed[0] if installed else None
 
 
 def may_have_accelerator() -> bool:

@@ -53,7 +53,7 @@ def test_exported_files_take_part(command: Command, tmp_path: Path) -> None:
     given = ("--batch", 2, "--rounds", 1, "--seconds", 0.001, "--threads", 1)
     outcome = command("benchmark", *files, *given)
     assert outcome.code == 0, outcome.err
-    assert "b.onnx onnxruntime" in outcome.out
+    assert "b.onnx auto" in outcome.out
     assert ", by design" in outcome.out
 
 

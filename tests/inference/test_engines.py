@@ -20,13 +20,13 @@ import vitlab
 from tasks.classifiers import colours
 from vitlab.data.cifar import CIFAR10_LABELS
 from vitlab.errors import InputError, MissingExtra, UnknownName, WeightsError
-from vitlab.inference import batch_size, open_model
+from vitlab.inference import batch_size, onnx_engine, open_model
 from vitlab.inference.answers import answer
 from vitlab.inference.batch_size import NotEnoughMemory, check_weights, within_memory
 from vitlab.inference.deployed_model import StaleExport, open_beside
 from vitlab.inference.open_model import open_answering
+from vitlab.inference.runtimes import OpenedOnce
 from vitlab.inference.session_engine import SessionEngine, Source
-from vitlab.runtime import cores
 from vitlab.tasks.onnx_beside import write_onnx_beside
 from vitlab.weights.bundle_files import ONNX, WEIGHTS
 from vitlab.weights.bundled import bundled_folder
@@ -105,12 +105,12 @@ def test_openvino_is_usual_where_it_is_faster(
         assert open_answering(path).engine == "openvino"
         assert open_answering(path, quickly=True).engine == "onnxruntime"
     with monkeypatch.context() as patched:
-        patched.setattr(open_model, "STREAMED", 0)
+        patched.setattr(onnx_engine, "STREAMED", 0)
         assert open_answering(bundle).engine == "onnxruntime"
     with monkeypatch.context() as patched:
         facts = read_deployed(read_metadata(bundle / ONNX), ONNX)
         whole = replace(facts, facts=replace(facts.facts, quantize="int8"))
-        patched.setattr(open_model, "read_deployed", lambda *_: whole)
+        patched.setattr(onnx_engine, "read_deployed", lambda *_: whole)
         assert open_answering(bundle / ONNX).engine == "onnxruntime"
     monkeypatch.setenv("VITLAB_RUNTIME", "plain")
     assert open_answering(bundle).engine == "onnxruntime"
@@ -302,12 +302,16 @@ class Doubles:
         self.started.add(threading.get_ident())
 
 
+def source_of(runtime: Doubles) -> Source:
+    facts = replace(FACTS, output_bytes=batch_size.CACHE // 4)
+    opened = OpenedOnce(runtime)
+    return Source(runtime=opened, name="x", facts=facts, preprocessing=PLAIN, task="regression")
+
+
 @pytest.fixture
 def doubles() -> Iterator[tuple[Doubles, SessionEngine]]:
     runtime = Doubles()
-    facts = replace(FACTS, output_bytes=batch_size.CACHE // 4)
-    source = Source(runtime=runtime, name="x", facts=facts, preprocessing=PLAIN, task="regression")
-    engine = SessionEngine(source, threads=3)
+    engine = SessionEngine(source_of(runtime), threads=3)
     yield runtime, engine
     engine.close()
 
@@ -397,13 +401,6 @@ def test_a_file_without_our_metadata_is_refused(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph), str(tmp_path / "foreign.onnx"))
     with pytest.raises(WeightsError, match="no labels and preprocessing in its metadata"):
         open_answering(tmp_path / "foreign.onnx")
-
-
-def test_the_number_of_threads_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert cores() == 5
-    monkeypatch.setenv("OMP_NUM_THREADS", "many")
-    assert 1 <= cores() <= (os.cpu_count() or 1)
 
 
 @pytest.fixture(scope="module")

@@ -96,6 +96,7 @@ def test_a_lone_batch_is_computed_by_the_caller() -> None:
         predictor = Predictor(engine=engine, preprocessing=PLAIN, labels=("light", "dark"))
         list(predictor.stream([grey(3), grey(5)], top=1, continued=continued))
         assert (threading.get_ident() in engine.threads) is not continued
+        assert engine.closed == 1
 
 
 def test_broken_pictures_do_not_reach_the_engine() -> None:
@@ -147,9 +148,10 @@ def test_a_failing_engine_is_no_failing_picture() -> None:
 
     engine = Broken()
     predictor = Predictor(engine=engine, preprocessing=PLAIN, labels=("light", "dark"))
-    with pytest.raises(RuntimeError, match="out of memory"):
-        list(predictor.stream(map(grey, range(99)), top=1))
-    assert engine.closed == 1
+    for number, images in enumerate((99, 1), start=1):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            list(predictor.stream(map(grey, range(images)), top=1))
+        assert engine.closed == number
 
 
 def test_torch_has_its_threads_back(weights: Path, tmp_path: Path) -> None:
@@ -173,6 +175,10 @@ def test_torch_has_its_threads_back(weights: Path, tmp_path: Path) -> None:
     assert started == [3]
     classifier.predict(paths, batch_size=9)
     assert seen[-1] == 3
+    lone = classifier.predictor(batch_size=9)
+    torch.set_num_threads(2)  # meanwhile, by whoever wants it so
+    list(lone.stream(paths, top=1))
+    assert torch.get_num_threads() == 2
 
 
 def test_batches_do_not_change_the_answer(weights: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from vitlab.contest.machine import MACHINE, SGEMM_SIDE
 from vitlab.contest.referee import Memory, Turn
 from vitlab.errors import FileError, InputError, UnknownName, VitlabError
 from vitlab.inference.classifier import load
+from vitlab.inference.open_model import open_answering
 from vitlab.models.flops import cost
 from vitlab.tasks.benchmark import contestants
 from vitlab.tasks.benchmark.content import Accuracy, Benchmark, Cell, Entry
@@ -240,6 +242,51 @@ def test_a_plan_that_cannot_be(changes: dict[str, Any], message: str) -> None:
         Plan(**({"models": ("vit_test",)} | changes))
 
 
+@pytest.mark.parametrize(
+    ("asked", "engines"),
+    [
+        ({}, ("auto",)),
+        ({"merge_tokens": (0, 8)}, ("torch",)),
+        ({"merge_tokens": (8,)}, ("torch",)),
+        ({"engines": ("aoti",)}, ("aoti",)),
+    ],
+)
+def test_what_is_measured_is_what_users_run(
+    asked: dict[str, Any], engines: tuple[str, ...]
+) -> None:
+    assert Plan(models=("vit_test",), **asked).runs_in == engines
+
+
+def test_auto_is_torch_where_no_runtime_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("vitlab.inference.onnx_engine", "vitlab.export.onnx"):
+        monkeypatch.setattr(import_module(name), "find_spec", lambda name: None)
+    plan = Plan(models=("vit_test",))
+    asked: dict[str, Any] = {"engines": plan.runs_in, "merge_tokens": plan.merge_tokens}
+    (told,) = prepare("vit_test", folder=str(tmp_path), peers=(), batch=3, **asked)()
+    found = prepared(told)
+    assert not list(tmp_path.rglob("*.onnx"))
+    opened = open_answering(found.place("auto", 0), engine="auto")
+    assert opened.engine == "torch"
+    assert np.shape(answers(found, "auto")) == (3, found.config["classes"])
+
+
+def test_auto_is_torch_where_a_model_cannot_be_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("onnxscript")
+
+    def refuse(*model: Any, **options: Any) -> None:
+        raise RuntimeError("no such operator")
+
+    monkeypatch.setattr("vitlab.tasks.onnx_beside.export", refuse)
+    asked: dict[str, Any] = {"engines": ("auto",), "merge_tokens": (0,), "peers": ()}
+    (told,) = prepare("vit_test", folder=str(tmp_path), batch=3, **asked)()
+    assert np.shape(answers(prepared(told), "auto"))[0] == 3
+    assert "no model.onnx beside the weights: no such operator" in caplog.text
+
+
 def answers(told: Prepared, runs: str, **changes: Any) -> Any:
     """What a contestant gives for the images, in this process."""
     if runs in told.peers:
@@ -399,6 +446,7 @@ def test_files_run_where_they_can_and_are_told_apart() -> None:
     asked = ("torch", "openvino", "auto")
     assert engines_of("a.onnx", asked) == ("openvino", "auto")
     assert engines_of("a.onnx", ("torch", "aoti")) == ("onnxruntime",)
+    assert engines_of("a.onnx", Plan(models=("a.onnx",)).runs_in) == ("auto",)
     assert engines_of("a.pt2", ("onnxruntime",)) == ("aoti",)
     assert titles(["x/a.onnx", "a.pt2", "y/a.onnx", "y/b.onnx", "run"]) == {
         "x/a.onnx": "x/a.onnx",

@@ -29,10 +29,10 @@ def benchmark(
         typer.Option(
             metavar="NAME,...",
             parser=parse_words,
-            help="What computes: torch, onnxruntime, openvino, aoti, or auto; an exported file: "
-            "those that can, else its usual one.",
+            help="What computes: torch, onnxruntime, openvino, aoti, or auto; else auto, with "
+            "--merge-tokens torch. An exported file: those that can, else its usual one.",
         ),
-    ] = "torch",
+    ] = None,
     batch: Annotated[
         Any, typer.Option(metavar="N,...", parser=parse_numbers, help="Images of a call.")
     ] = "1,8",
@@ -59,7 +59,9 @@ def benchmark(
         int, typer.Option(min=1, help="Times that each is woken; 6 are needed for an interval.")
     ] = 12,
     seconds: Annotated[float, typer.Option(min=0.001, help="Length of one waking, about.")] = 0.5,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of each; else all cores.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of each; else OMP_NUM_THREADS, or all cores.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the order in which they are woken.")] = 0,
     output: Annotated[
         Path | None,

@@ -15,7 +15,11 @@ from vitlab.export.verify import Run
 def write_package(program: ExportedProgram, path: Path, metadata: Mapping[str, str]) -> None:
     """Compile the graph and write it; the compiler is the system's."""
     inductor: Any = torch._inductor
-    settings = {"aot_inductor.metadata": dict(metadata), "freezing": True}
+    settings = {
+        "aot_inductor.metadata": dict(metadata),
+        "freezing": True,
+        "cpp.dynamic_threads": True,  # else the number of threads here is compiled in
+    }
     try:
         with quiet():
             inductor.aoti_compile_and_package(

@@ -10,8 +10,6 @@ DEVICE_MEMORY = 256 * 2**20
 """The same on an accelerator, which wants large batches."""
 MOST = 256
 """Images of a batch: more of even the smallest model gain nothing."""
-MOST_WORKERS = 8
-"""Threads that share one interpreter; beyond this, each of them computes with several cores."""
 SHARE = 0.8
 """Part of the free memory that a model may fill."""
 

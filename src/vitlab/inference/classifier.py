@@ -1,6 +1,5 @@
 """A model that classifies images: its weights, its preprocessing and its labels together."""
 
-import io
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -9,19 +8,19 @@ from typing import Any, cast
 import numpy as np
 import torch
 from jaxtyping import Float, Float32
-from PIL import Image
 from torch import Tensor, nn
 
 from vitlab.errors import InputError, VitlabError
 from vitlab.explain.ask import Ask, Method
 from vitlab.explain.explanation import Explanation
 from vitlab.explain.query import Each
-from vitlab.inference.ask_predictor import build_predictor
+from vitlab.inference.ask_predictor import build_predictor, predict_pictures
 from vitlab.inference.explainer import Explainer, Target
 from vitlab.inference.features import image_features
 from vitlab.inference.pictures import Picture, reading
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.inference.torch_engine import TorchEngine
+from vitlab.models.memory import Footprint
 from vitlab.models.merging import merging
 from vitlab.models.readout import Readout
 from vitlab.models.vit import logits_of
@@ -50,6 +49,7 @@ class Classifier:
         self.model: Any = merging(model.eval(), merge_tokens)
         self.merge_tokens = merge_tokens
         self.source = source
+        self._footprint: Footprint | None = None
         classes: int = cast(Any, model).config.classes
         self.labels = source.labels or tuple(str(number) for number in range(classes))
         if len(self.labels) != classes:
@@ -88,15 +88,9 @@ class Classifier:
         Of a multi-label model, and of no other, every label from a probability of `threshold` on,
         whatever `top`; None: `vitlab.kinds.THRESHOLD`.
         """
-        if top < 1:
-            raise InputError(f"top {top} must be at least 1")
-        single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray | io.BytesIO)
-        pictures: Iterable[Picture] = [images] if single else images  # type: ignore[list-item, assignment]
-        with reading():
-            size = 1 if single and batch_size is None else batch_size
-            predictor = self.predictor(batch_size=size, threshold=threshold)
-            batches = predictor.stream(pictures, top=top)
-            return [prediction for batch in batches for prediction in batch]
+        return predict_pictures(
+            self.predictor, images, top=top, batch_size=batch_size, threshold=threshold
+        )
 
     def predictor(
         self, *, batch_size: int | None = None, threshold: float | None = None
@@ -106,11 +100,21 @@ class Classifier:
             self.source,
             self.labels,
             lambda: TorchEngine(
-                self.model, self.probabilities, self.preprocessing, batch_size=batch_size
+                self.model,
+                self.probabilities,
+                self.preprocessing,
+                footprint=self._measured(),
+                batch_size=batch_size,
             ),
             batch_size=batch_size,
             threshold=threshold,
         )
+
+    def _measured(self) -> Footprint:
+        """What an image takes in the model, measured anew only if that is another one by now."""
+        if self._footprint is None or not self._footprint.is_of(self.model):
+            self._footprint = Footprint(self.model)
+        return self._footprint
 
     def probabilities(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         """What the model believes of preprocessed images; the values that a regression tells."""
@@ -168,13 +172,7 @@ def load(
     merge_tokens: int = 0,
     **changes: Any,
 ) -> Classifier:
-    """A classifier from a run, a bundle, a weight file or its folder, or a name.
-
-    Names are those of models inside the package and of fetched checkpoints.
-
-    `labels` names the classes: `imagenet-1k`, a file with one name a line, or the names.
-    `merge_tokens` patches become part of another in each block: faster, and a little less exact.
-    """
+    """As `vitlab.load`, in torch."""
     model, source = _read(path, labels, changes)
     return Classifier(model, source, merge_tokens=merge_tokens)
 

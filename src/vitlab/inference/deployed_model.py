@@ -2,17 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from vitlab.checksum import file_digest
-from vitlab.errors import WeightsError
-from vitlab.inference.ask_predictor import build_predictor
-from vitlab.inference.predictor import Predictor
-from vitlab.inference.runtimes import Aoti, OnnxRuntime, OpenVino, Runtime
+from vitlab.errors import InputError, WeightsError
+from vitlab.inference.ask_predictor import build_predictor, predict_pictures
+from vitlab.inference.pictures import Picture
+from vitlab.inference.predictor import Prediction, Predictor
+from vitlab.inference.runtimes import Aoti, OnnxRuntime, OpenedOnce, OpenVino, Runtime
 from vitlab.inference.session_engine import SessionEngine, Source
 from vitlab.kinds import Task
 from vitlab.preprocessing import Preprocessing
@@ -45,9 +46,45 @@ class DeployedModel:
         """Tokens that are merged in each block."""
         return self.deployed.facts.merge_tokens
 
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How images are prepared, as a classifier says it."""
+        return self.require_preprocessing()
+
     def require_preprocessing(self) -> Preprocessing:
         """How images are prepared; an error where nothing says it."""
         return self.source.require_preprocessing()
+
+    def predict(
+        self,
+        images: Picture | Iterable[Picture],
+        *,
+        top: int = 5,
+        batch_size: int | None = None,
+        threshold: float | None = None,
+    ) -> list[Prediction]:
+        """As `Classifier.predict`; the file is loaded once, however often this is called."""
+        return predict_pictures(
+            self.predictor, images, top=top, batch_size=batch_size, threshold=threshold
+        )
+
+    def features(self, *images: Any, **options: Any) -> NoReturn:
+        """Refused: a file answers and shows nothing of its inside."""
+        raise self._closed("features")
+
+    def explain(self, *images: Any, **options: Any) -> NoReturn:
+        """Refused, as `features` are."""
+        raise self._closed("explain")
+
+    def explain_many(self, *images: Any, **options: Any) -> NoReturn:
+        """Refused, as `features` are."""
+        raise self._closed("explain_many")
+
+    def _closed(self, asked: str) -> InputError:
+        return InputError(
+            f"{asked} needs the inside of a model, and the engine {self.engine} only predicts; "
+            f'valid: the weights with engine="torch"'
+        )
 
     def predictor(
         self, *, batch_size: int | None = None, threshold: float | None = None
@@ -75,8 +112,8 @@ class DeployedModel:
         return SessionEngine(source, batch_size=batch_size, threads=threads)
 
     @cached_property
-    def _runtime(self) -> Runtime:
-        return RUNTIMES[self.engine](self.file)
+    def _runtime(self) -> OpenedOnce:
+        return OpenedOnce(RUNTIMES[self.engine](self.file))
 
     def fingerprint(self) -> str:
         """The same for models that give the same answers in the same words."""

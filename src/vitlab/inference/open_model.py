@@ -16,24 +16,20 @@ from vitlab.inference.deployed_model import (
     open_beside,
     open_deployed,
 )
+from vitlab.inference.onnx_engine import ENGINES, onnx_engine
 from vitlab.inference.predictor import Predictor
 from vitlab.preprocessing import Preprocessing
-from vitlab.runtime import may_have_accelerator, onnx_engine
+from vitlab.runtime import may_have_accelerator
 from vitlab.weights.bundle_files import ONNX, find_bundle, is_bundle
-from vitlab.weights.deployed import read_deployed
 from vitlab.weights.labels import Labels
 from vitlab.weights.names import locate
-from vitlab.weights.onnx_metadata import read_metadata
 from vitlab.weights.table import named
 
 EngineName = Literal["auto", "torch", "onnxruntime", "openvino", "aoti"]
-FILES = {".onnx": ("onnxruntime", "openvino"), ".pt2": ("aoti",)}
+FILES = {".onnx": ENGINES, ".pt2": ("aoti",)}
 """Engines that run an exported file, by its ending; the first is the usual one."""
 EXTRAS = {"onnxruntime": "export", "openvino": "openvino"}
 """What installs an engine."""
-STREAMED = 150_000_000
-"""Bytes of weights beyond which OpenVINO loses against ONNX Runtime when every core has batches of
-its own: ViT-S has 88 million and is 1.18 times as fast, ViT-B 346 million and 0.77 times."""
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +117,7 @@ def _open_file(
     if engine == "auto":
         chosen = valid[0]
         if path.suffix == ".onnx":
-            chosen = _runtime_for(path, quickly=quickly) or chosen
+            chosen = onnx_engine(path, quickly=quickly) or chosen
     found = open_deployed(path, engine=chosen, labels=labels)
     if merge_tokens:
         check_merging(path, found.merge_tokens, merge_tokens)
@@ -137,7 +133,7 @@ def _open_best(
     *,
     quickly: bool,
 ) -> Answering:
-    engine = None if folder is None else _runtime_for(folder / ONNX, quickly=quickly)
+    engine = None if folder is None else onnx_engine(folder / ONNX, quickly=quickly)
     if folder is None or engine is None or may_have_accelerator():
         return _open_torch(model, labels, merge_tokens, changes)
     try:
@@ -146,16 +142,6 @@ def _open_best(
         if not merge_tokens:  # a plain file beside the weights is what there usually is
             log.warning("%s; torch computes instead", error)
         return _open_torch(model, labels, merge_tokens, changes)
-
-
-def _runtime_for(path: Path, *, quickly: bool) -> str | None:
-    """What runs this ONNX file best; None: nothing that is installed."""
-    found = onnx_engine(quickly=quickly)
-    if found != "openvino":
-        return found
-    facts = read_deployed(read_metadata(path), str(path)).facts
-    slow = facts.quantize == "int8" or facts.weight_bytes > STREAMED
-    return onnx_engine(quickly=True) if slow else found
 
 
 def _exported(model: str | os.PathLike[str], changes: dict[str, Any]) -> Path | None:

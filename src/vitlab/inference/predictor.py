@@ -69,7 +69,9 @@ class Predictor:
         """
         batches = _batches(pictures, self.engine.batch_size)
         begun = list(islice(batches, 2))
-        with ThreadPoolExecutor(max(2, self.engine.workers)) as readers:
+        with ExitStack() as stack:
+            stack.callback(self.engine.close)
+            readers = stack.enter_context(ThreadPoolExecutor(max(2, self.engine.workers)))
             if len(begun) == 1 and not continued:
                 yield self._predictions(begun[0], self._submit(readers, begun[0]), top)
             else:
@@ -82,7 +84,6 @@ class Predictor:
         waiting: deque[Future[list[Prediction]]] = deque()
         computing = ThreadPoolExecutor(engine.workers, initializer=engine.start_worker)
         with ExitStack() as stack:
-            stack.callback(engine.close)
             stack.callback(computing.shutdown, cancel_futures=True)
             stack.callback(readers.shutdown, cancel_futures=True)
             for batch in batches:

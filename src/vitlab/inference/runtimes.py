@@ -1,5 +1,6 @@
 """Runtimes of exported models: each opens a file for so many callers and threads."""
 
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -30,6 +31,32 @@ class Runtime(Protocol):
         """Called in each thread that will call, before it does."""
 
 
+class OpenedOnce:
+    """A runtime that loads the file once for each use, whoever asks first."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        self._opened: dict[tuple[int, int], Compute] = {}
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the weights are in memory already."""
+        return bool(self._opened)
+
+    def open(self, *, threads: int, callers: int) -> Compute:
+        """As the runtime's own."""
+        with self._lock:
+            if (threads, callers) not in self._opened:
+                opened = self._runtime.open(threads=threads, callers=callers)
+                self._opened[threads, callers] = opened
+            return self._opened[threads, callers]
+
+    def start_thread(self, threads: int) -> None:
+        """As the runtime's own."""
+        self._runtime.start_thread(threads)
+
+
 class OnnxRuntime:
     """ONNX Runtime on the CPU."""
 
@@ -46,7 +73,7 @@ class OnnxRuntime:
 
     def open(self, *, threads: int, callers: int) -> Compute:
         """One session, whose weights all callers share: it may run in many threads at once."""
-        session = self._session(threads)
+        session = self._session(shared_pool(threads=threads, callers=callers))
 
         def compute(images: Images) -> NDArray[np.float32]:
             found: NDArray[np.float32] = session.run([OUTPUT], {INPUT: images})[0]
@@ -143,6 +170,15 @@ class Aoti:
                 f"{self._path}: not an AOTInductor package ({_line(error)}); "
                 f"valid: what `vitlab export --format aoti` writes"
             ) from error
+
+
+def shared_pool(*, threads: int, callers: int) -> int:
+    """What ONNX Runtime is told of a session, so that each of its callers has so many threads.
+
+    It starts one thread less than it is told, since a caller computes, too. There are several
+    callers, and its threads help whoever has work.
+    """
+    return callers * (threads - 1) + 1
 
 
 def run_onnx(path: Path) -> Compute:

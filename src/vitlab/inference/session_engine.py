@@ -1,9 +1,8 @@
 """The engine that runs an exported model: each core computes small batches of its own."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -11,8 +10,9 @@ from numpy.typing import NDArray
 
 from vitlab.errors import InputError
 from vitlab.inference.answers import Numbers, answer
-from vitlab.inference.batch_size import MOST_WORKERS, check_weights, fitting, within_memory
-from vitlab.inference.runtimes import Compute, Images, Runtime
+from vitlab.inference.batch_size import check_weights, fitting, within_memory
+from vitlab.inference.runtimes import Compute, Images, OpenedOnce
+from vitlab.inference.workers import share_cores
 from vitlab.kinds import Task
 from vitlab.preprocessing import Preprocessing
 from vitlab.runtime import cores, keep_freed_memory
@@ -26,7 +26,7 @@ UNEVEN = 1.25
 class Source:
     """A file that a runtime computes, and what is known of it."""
 
-    runtime: Runtime
+    runtime: OpenedOnce
     name: str
     facts: Facts
     preprocessing: Preprocessing
@@ -39,14 +39,15 @@ class SessionEngine:
     def __init__(
         self, source: Source, *, batch_size: int | None = None, threads: int | None = None
     ) -> None:
-        check_weights(source.name, source.facts.weight_bytes)
+        if not source.runtime.loaded:
+            check_weights(source.name, source.facts.weight_bytes)
         keep_freed_memory()
         self._source = source
         self._threads = threads or cores()
         self._worker = threading.local()
         self._lock = threading.Lock()
-        self._computes: dict[tuple[int, int], Compute] = {}
-        self.workers = min(self._threads, MOST_WORKERS)
+        self._pool: ThreadPoolExecutor | None = None
+        self.workers, self._each = share_cores(self._threads)
         piece = source.facts.batch or within_memory(
             fitting(source.facts.output_bytes),
             peak_bytes=source.facts.peak_bytes,
@@ -57,8 +58,7 @@ class SessionEngine:
 
     def start_worker(self) -> None:
         """This thread will compute whole batches, beside others."""
-        self._source.runtime.start_thread(self._each)
-        self._worker.started = True
+        _start(self._source.runtime, self._each, self._worker)
 
     def predict(self, pixels: Images) -> Numbers:
         """Probabilities [B, classes] of pixels [B, C, H, W]: 8 bits, or normalised already."""
@@ -73,41 +73,35 @@ class SessionEngine:
         if self._shares_one(len(pixels)):
             pieces = self._cut(pixels, 1)
             return np.concatenate([self._compute(self._together, piece) for piece in pieces])
-        pieces = self._cut(pixels, self.workers)
-        side_by_side = self._side_by_side
-        return np.concatenate(
-            list(self._pool.map(lambda piece: self._compute(side_by_side, piece), pieces))
-        )
+        submitted = self._submit(self._side_by_side, self._cut(pixels, self.workers))
+        return np.concatenate([piece.result() for piece in submitted])
 
     def close(self) -> None:
-        """Let go of the threads that shared batches."""
-        if "_pool" in self.__dict__:
-            self._pool.shutdown()
-            del self._pool
-
-    @property
-    def _each(self) -> int:
-        return max(1, self._threads // self.workers)
+        """Let go of the threads that shared batches; what another caller submitted is computed."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
 
     @property
     def _side_by_side(self) -> Compute:
-        return self._opened(threads=self._each, callers=self.workers)
+        return self._source.runtime.open(threads=self._each, callers=self.workers)
 
     @property
     def _together(self) -> Compute:
-        return self._opened(threads=self._threads, callers=1)
+        return self._source.runtime.open(threads=self._threads, callers=1)
 
-    def _opened(self, *, threads: int, callers: int) -> Compute:
-        """The model for this use; loaded once, whoever asks first."""
+    def _submit(self, compute: Compute, pieces: list[Images]) -> list[Future[Numbers]]:
+        """Pieces for threads of which there is one set, however many callers there are.
+
+        Under the lock, so that nobody closes them in between. They do not hold the engine: one
+        that nobody uses any more takes its threads with it.
+        """
         with self._lock:
-            if (threads, callers) not in self._computes:
-                opened = self._source.runtime.open(threads=threads, callers=callers)
-                self._computes[threads, callers] = opened
-            return self._computes[threads, callers]
-
-    @cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.workers, initializer=self.start_worker)
+            if self._pool is None:
+                known = (self._source.runtime, self._each, self._worker)
+                self._pool = ThreadPoolExecutor(self.workers, initializer=_start, initargs=known)
+            return [self._pool.submit(self._compute, compute, piece) for piece in pieces]
 
     def _shares_one(self, images: int) -> bool:
         """Whether so many images leave cores idle unless all work on the same."""
@@ -139,3 +133,8 @@ class SessionEngine:
                 f"{self._source.name} normalises images itself and takes 8-bit pixels; found "
                 f"{pixels.dtype}"
             )
+
+
+def _start(runtime: OpenedOnce, threads: int, worker: threading.local) -> None:
+    runtime.start_thread(threads)
+    worker.started = True

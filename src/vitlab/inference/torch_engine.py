@@ -8,14 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitlab.data.batch import normalise
-from vitlab.inference.batch_size import (
-    CACHE,
-    DEVICE_MEMORY,
-    MOST_WORKERS,
-    fitting,
-    within_memory,
-)
-from vitlab.models.memory import largest_output, peak_bytes
+from vitlab.inference.batch_size import CACHE, DEVICE_MEMORY, fitting, within_memory
+from vitlab.inference.workers import share_cores
+from vitlab.models.memory import Footprint
 from vitlab.preprocessing import Preprocessing
 from vitlab.runtime import keep_freed_memory
 
@@ -29,6 +24,7 @@ class TorchEngine:
         answer: Callable[[Tensor], Tensor],
         preprocessing: Preprocessing,
         *,
+        footprint: Footprint,
         batch_size: int | None = None,
     ) -> None:
         keep_freed_memory()
@@ -37,18 +33,20 @@ class TorchEngine:
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._threads = torch.get_num_threads()
         on_cpu = self._device.type == "cpu"
-        self.workers = min(self._threads, MOST_WORKERS) if on_cpu else 1
+        self.workers, self._each = share_cores(self._threads) if on_cpu else (1, self._threads)
+        self._shared = False
         self.batch_size = batch_size or fitting(
-            largest_output(model), CACHE if on_cpu else DEVICE_MEMORY
+            footprint.largest_output, CACHE if on_cpu else DEVICE_MEMORY
         )
-        if on_cpu:
+        if on_cpu and self.batch_size > 1:  # fewer than one are none
             self.batch_size = within_memory(
-                self.batch_size, peak_bytes=peak_bytes(model), workers=self.workers
+                self.batch_size, peak_bytes=footprint.peak_bytes, workers=self.workers
             )
 
     def start_worker(self) -> None:
         """Share the cores out: one batch on one core wastes no time on meeting other threads."""
-        torch.set_num_threads(max(1, self._threads // self.workers))
+        self._shared = True
+        torch.set_num_threads(self._each)
 
     def predict(self, pixels: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float32]:
         """Probabilities [B, classes] of pixels [B, C, H, W]: 8 bits, or normalised already."""
@@ -59,4 +57,5 @@ class TorchEngine:
 
     def close(self) -> None:
         """Give threads that are started later the number that torch had before."""
-        torch.set_num_threads(self._threads)
+        if self._shared:
+            torch.set_num_threads(self._threads)

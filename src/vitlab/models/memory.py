@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -38,6 +39,34 @@ def peak_bytes(model: nn.Module) -> int:
     with torch.inference_mode(), PeakMemory() as memory:
         logits_of(model)(image)
     return image.nbytes + memory.peak
+
+
+class Footprint:
+    """What one image takes in a model, measured when it is first asked for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._form = _form(model)
+
+    def is_of(self, model: nn.Module) -> bool:
+        """Whether this is the model that was measured, as it was then."""
+        return model is self._model and _form(model) == self._form
+
+    @cached_property
+    def largest_output(self) -> int:
+        """As the function of this name."""
+        return largest_output(self._model)
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """As the function of this name."""
+        return peak_bytes(self._model)
+
+
+def _form(model: nn.Module) -> tuple[Any, ...]:
+    """What decides the sizes of results: those of images and weights, their type and place."""
+    weights = ((weight.shape, weight.dtype, weight.device) for weight in model.parameters())
+    return (image_shape(model), *weights)
 
 
 def weight_bytes(model: nn.Module) -> int:

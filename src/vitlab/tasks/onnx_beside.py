@@ -20,8 +20,13 @@ def write_onnx_beside(folder: Path) -> Path | None:
     """The file, if it is wanted and can be; a model that cannot be exported is one all the same."""
     if not (onnx_wanted() and exportable(folder / WEIGHTS)):
         return None
+    return try_export(folder, compact=True)
+
+
+def try_export(folder: Path, *, compact: bool) -> Path | None:
+    """The file; None, and a word of warning, where the model cannot be exported."""
     try:
-        return export(folder, output=folder / ONNX, compact=True, force=True).output
+        return export(folder, output=folder / ONNX, compact=compact, force=True).output
     except Exception as error:  # a part of somebody's own may not be exportable, in any way
         reason = " ".join(str(error).split())[:200]
         log.warning("no %s beside the weights: %s", ONNX, reason)

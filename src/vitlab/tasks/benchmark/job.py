@@ -84,7 +84,7 @@ def _prepare(plan: Plan, folder: Path) -> Iterator[Iterator[Prepared]]:
         asked = {
             "model": model,
             "folder": str(folder / str(number)),
-            "engines": plan.engines,
+            "engines": plan.runs_in,
             "batch": max(plan.batches),
         }
         if model in called:
@@ -144,7 +144,7 @@ def _runs(plan: Plan, model: Prepared) -> Iterator[tuple[str, int, int | None]]:
         yield from ((engine, model.merge_tokens, model.flops[0]) for engine in model.places)
         return
     numbers = (0,) if model.twin else plan.merge_tokens
-    for engine in plan.engines[:1] if model.twin else plan.engines:
+    for engine in plan.runs_in[:1] if model.twin else plan.runs_in:
         for count, flops in zip(numbers, model.flops, strict=True):
             if not count or engine in MERGING:
                 yield engine, count, flops

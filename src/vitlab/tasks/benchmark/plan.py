@@ -1,12 +1,12 @@
 """What a benchmark is asked to measure."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitlab.errors import InputError
 from vitlab.inference.peers import check_peer
-from vitlab.tasks.benchmark.contestants import check_engine
+from vitlab.runtime import cores
+from vitlab.tasks.benchmark.contestants import DEFAULT_ENGINE, check_engine
 from vitlab.tasks.benchmark.exported import is_exported
 from vitlab.tasks.benchmark.prepare import MERGING
 
@@ -19,7 +19,8 @@ class Plan:
     """What is to be measured."""
 
     models: tuple[str, ...]
-    engines: tuple[str, ...] = ("torch",)
+    engines: tuple[str, ...] | None = None
+    """None: `auto`, which is what users run; where tokens are merged, torch."""
     batches: tuple[int, ...] = (1, 8)
     against: tuple[str, ...] = ()
     merge_tokens: tuple[int, ...] = (0,)
@@ -27,7 +28,7 @@ class Plan:
     seconds: float = 0.5
     """Length of a turn, about."""
     threads: int | None = None
-    """None: as many as this process may use."""
+    """None: OMP_NUM_THREADS, or as many as this process may use."""
     seed: int = 0
     """Of the order of turns."""
 
@@ -42,17 +43,23 @@ class Plan:
             )
         if self.threads is not None and self.threads < 1:
             raise InputError(f"threads {self.threads}; valid: at least 1")
+        lists = {
+            "models": self.models,
+            "engines": self.runs_in,
+            "batches": self.batches,
+            "against": self.against,
+            "merge_tokens": self.merge_tokens,
+        }
         for what in ("models", "engines"):
-            if not getattr(self, what):
+            if not lists[what]:
                 raise InputError(f"no {what}; valid: at least one")
-        for what in ("models", "engines", "batches", "against", "merge_tokens"):
-            chosen = getattr(self, what)
+        for what, chosen in lists.items():
             if len(set(chosen)) < len(chosen):
                 raise InputError(f"{what} {', '.join(map(str, chosen))}: one of them comes twice")
         self._check_merging()
         if all(map(is_exported, self.models)):
             self._check_exported()
-        for engine in self.engines:
+        for engine in self.runs_in:
             check_engine(engine)
         for peer in self.against:
             check_peer(peer)
@@ -60,14 +67,14 @@ class Plan:
     def _check_merging(self) -> None:
         """What is compared with a reference must be able to compute the same."""
         first = self.merge_tokens[0]
-        if any(self.merge_tokens) and not set(self.engines) & set(MERGING):
+        if any(self.merge_tokens) and not set(self.runs_in) & set(MERGING):
             raise InputError(
                 f"merge_tokens {max(self.merge_tokens)} needs the engine torch, or another of "
-                f"{', '.join(MERGING[1:])}; found {', '.join(self.engines)}"
+                f"{', '.join(MERGING[1:])}; found {', '.join(self.runs_in)}"
             )
-        if first and set(self.engines) - set(MERGING):
+        if first and set(self.runs_in) - set(MERGING):
             raise InputError(
-                f"merge_tokens {first} first with engines {', '.join(self.engines)}; valid: 0 first"
+                f"merge_tokens {first} first with engines {', '.join(self.runs_in)}; valid: 0 first"
             )
         if first and self.against:
             raise InputError(
@@ -91,5 +98,13 @@ class Plan:
             )
 
     @property
+    def runs_in(self) -> tuple[str, ...]:
+        """The engines."""
+        if self.engines is not None:
+            return self.engines
+        return MERGING[:1] if any(self.merge_tokens) else (DEFAULT_ENGINE,)
+
+    @property
     def cores(self) -> int:
-        return self.threads or len(os.sched_getaffinity(0))
+        """Threads of each contestant."""
+        return self.threads or cores()

@@ -13,13 +13,13 @@ from vitlab.weights.deployed import Quantized
 
 IMAGES = "images.npy"
 FORMATS = {
-    "auto": "onnx",
+    "auto": None,
     "torch": None,
     "onnxruntime": "onnx",
     "openvino": "onnx",
     "aoti": "aoti",
 }
-"""What an engine runs; None: the model itself."""
+"""What an engine runs; None: the model itself, and what lies beside it."""
 MERGING = ("torch", "onnxruntime", "openvino", "aoti")
 """Engines that are asked for merged tokens by name; `auto` takes what there is."""
 HEAD_STD = 0.02
@@ -127,26 +127,35 @@ def prepared(told: dict[str, Any]) -> Prepared:
 def _places(
     model: str, own: Path, engines: Sequence[str], merge_tokens: Sequence[int]
 ) -> dict[str, str]:
-    """What each engine opens: the model, or a file that is exported for it.
-
-    A model that was saved here gets its ONNX file, as a trained one does.
-    """
+    """What each engine opens: the model, or a file that is exported for it."""
     from vitlab.tasks.export import export
 
-    saved = model == str(own)
     found = {}
     for engine, count in product(engines, merge_tokens):
         format = FORMATS[engine]
-        usual = engine == "auto" and not saved
-        if format is None or usual or (not count and _has_onnx(model, format)):
+        if engine == "auto" and model == str(own):
+            _complete(own)
+        if format is None or (not count and _has_onnx(model, format)):
             found[engine] = model
-        elif not count or engine in MERGING:
+        elif engine in MERGING:
             stem = f"merged-{count}" if count else "model"
             file = own / (f"{stem}.pt2" if format == "aoti" else f"{stem}.onnx")
             if not file.exists():
                 export(model, format=format, output=file, merge_tokens=count)
-            found[place_name(engine, count)] = model if engine == "auto" else str(file)
+            found[place_name(engine, count)] = str(file)
     return found
+
+
+def _complete(bundle: Path) -> None:
+    """Give a model that was saved here its ONNX file, as a trained one gets it where that can be.
+
+    Else `auto` computes in torch.
+    """
+    from vitlab.tasks.onnx_beside import exportable, try_export
+    from vitlab.weights.bundle_files import ONNX, WEIGHTS
+
+    if exportable(bundle / WEIGHTS) and not (bundle / ONNX).exists():
+        try_export(bundle, compact=False)
 
 
 def _has_onnx(model: str, format: str) -> bool:
