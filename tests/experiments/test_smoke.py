@@ -108,4 +108,5 @@ def test_every_arm_is_one_that_can_be_trained(name: str, tmp_path: Path) -> None
         smallest_class=300,
         minutes=1.0,
         smoke=False,
+        precision="float32",
     ).check()
