@@ -7,7 +7,7 @@ import pytest
 
 from vitlab.errors import ConfigError, UnknownName, VitlabError
 from vitlab.experiments.read import find, read
-from vitlab.experiments.spec import Arm, Experiment
+from vitlab.experiments.spec import Arm, Experiment, Gain
 from vitlab.experiments.table import TABLE, named
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +41,18 @@ def test_tables_of_toml_become_dotted_keys(tmp_path: Path) -> None:
     assert found.changes == {"optimizer.lr": 0.5, "model.depth": 3}
     assert found.arms[0].changes == {"augment.mixup": 0.2}
     assert (found.name, found.title) == ("mine", "mine")
+
+
+def test_gains_are_of_four_arms_that_are_there(tmp_path: Path) -> None:
+    arms = "".join(f'[[arms]]\nname = "{name}"\n' for name in "abcd")
+    path = tmp_path / "mine.toml"
+    path.write_text(f'gains = [{{of = ["a", "b"], beside = ["c", "d"]}}]\n{arms}')
+    assert find(path).gains == (Gain(of=("a", "b"), beside=("c", "d")),)
+    path.write_text(f'gains = [{{of = ["a", "b"], beside = ["c", "e"]}}]\n{arms}')
+    with pytest.raises(VitlabError, match="arm of a gain 'e'"):
+        find(path)
+    with pytest.raises(ConfigError, match="four different arms"):
+        Gain(of=("a", "b"), beside=("c", "b"))
 
 
 @pytest.mark.parametrize(

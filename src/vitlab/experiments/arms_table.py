@@ -11,7 +11,7 @@ from vitlab.tasks.report.numbers import duration, in_pflops, percent, short
 
 Heads = Sequence[tuple[str, str | None]]
 """Names of columns, and the class of their cells."""
-NUMBERS = (*("steps", "compute", "compute of its start", "time", "parameters", "FLOPs per image"),)
+NUMBERS = ("steps", "compute", "compute of its start", "time", "parameters", "FLOPs per image")
 
 
 def arms_table(found: Findings) -> Html:

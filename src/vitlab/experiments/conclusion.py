@@ -122,7 +122,7 @@ def _caveats(found: Sequence[Difference], claimed: Sequence[Difference]) -> Iter
 
 def _once(experiment: Experiment, claimed: Sequence[Difference]) -> Iterator[str]:
     """What is trained once for all seeds is no sample of its kind."""
-    names = {name for item in claimed for name in (item.arm, item.against)}
+    names = {name for item in claimed for name in (item.arm, item.against, *item.beside)}
     arms = [experiment.arm(name) for name in names]
     if any(
         arm.weights == "learnt" and arm.start and experiment.arm(arm.start).once for arm in arms

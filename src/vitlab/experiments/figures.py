@@ -126,7 +126,7 @@ def _draw_arms(found: Findings) -> Any:
             markersize=5,
             capsize=3,
         )
-    most = max(len(summary.values) for summary in known.values())
+    most = max((len(summary.values) for summary in known.values()), default=0)
     titles = [
         f"{_short(found.experiment.arm(name).shown)}{_fewer(len(summary.values), most)}"
         for name, summary in known.items()

@@ -98,7 +98,9 @@ def _common(then: Record, now: Record) -> dict[str, tuple[Any, Any]]:
 
 def check_arms(folder: Path, then: Record, settled: dict[str, dict[str, Any]]) -> None:
     """Refuse an arm that was trained with other settings; the first that differs is named."""
-    for arm in settled.keys() & then.settled.keys():
+    for arm in settled:
+        if arm not in then.settled:
+            continue
         old = dict(flat(then.settled[arm]))
         new = dict(flat(json.loads(json.dumps(settled[arm]))))
         for key in (*new, *old):

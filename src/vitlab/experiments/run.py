@@ -70,7 +70,7 @@ def experiment(
         spec, what, folder=folder, data=data, seeds=seeds, minutes=minutes, smoke=smoke, arms=arms
     )
     then = check_folder(folder, record)
-    precision = (then and then.precision) or _precision(spec)
+    precision = _precision(spec) if then is None or not then.precision else then.precision
     source = _open(record, download)
     lab = Lab(
         experiment=spec,

@@ -53,10 +53,8 @@ def after(before: Settled, arm: Arm, settings: Mapping[str, Any], source: DataSo
     if arm.how == "test":
         model = adapted_config(stored, {"image_size": size}, stored.position_resize)
         return Settled(train=None, model=model)
-    wanted = {
-        "classes": len(source.labels),
-        **fields_for(source, image_size=size, changes=of_model),
-    }
+    wanted = fields_for(source, image_size=size, changes=of_model)
+    wanted["classes"] = len(source.labels)
     model = adapted_config(stored, wanted, stored.position_resize)
     config, _ = finetuning(situation(without_memory(model)[0], source, of_run))
     assert before.train is not None

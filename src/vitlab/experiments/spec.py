@@ -101,6 +101,11 @@ class Gain:
     beside: tuple[str, str]
     """The same of what it is compared with."""
 
+    def __post_init__(self) -> None:
+        names = self.of + self.beside
+        if len(set(names)) < len(names):
+            raise ConfigError(f"a gain of {', '.join(names)}; valid: four different arms")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Experiment:
@@ -125,9 +130,10 @@ class Experiment:
     measure: Literal["accuracy", "few-shot"] = "accuracy"
     """Of all test images; or of classes that were not learnt, by 5 images and fixed features."""
     probes: tuple[Literal["gradients", "cost", "fit"], ...] = ()
-    """What else: gradients of the blocks, time and memory of an update, accuracy of what is learnt.
-    """
+    """What else is measured: gradients of the blocks, time and memory of an update, and `fit`,
+    the accuracy on images that were learnt from."""
     gains: tuple[Gain, ...] = ()
+    """What is compared besides."""
     choose: str = ""
     """The series with which the others are compared, each by its best arm on held-out images."""
     axis: Axis = field(default_factory=Axis)
@@ -213,8 +219,9 @@ def _check_changes(arm: Arm) -> None:
         reasons["images_per_class"] = "share says it too; valid: one of them"
     if arm.changes.get("precision") == "auto":
         reasons["precision"] = "'auto' is settled for all arms alike; valid: one of the others"
-    for key in reasons.keys() & arm.changes.keys():
-        raise ConfigError(f"arm {arm.name!r}: {key} in changes, but {reasons[key]}")
+    for key, reason in reasons.items():
+        if key in arm.changes:
+            raise ConfigError(f"arm {arm.name!r}: {key} in changes, but {reason}")
 
 
 def _check_budgets(experiment: Experiment) -> None:

@@ -121,7 +121,9 @@ def differences(experiment: Experiment, results: Sequence[Result]) -> list[Diffe
         for arm in experiment.arms
     }
     several = max(map(len, by_arm.values())) > 1
-    pairs = [((arm.name, other), False) for arm in experiment.arms for other in arm.against]
+    pairs: list[tuple[tuple[str, ...], bool]] = [
+        ((arm.name, other), False) for arm in experiment.arms for other in arm.against
+    ]
     pairs += [(pair, True) for pair in _best_pairs(experiment, results)]
     pairs += [((*gain.of, *gain.beside), False) for gain in experiment.gains]
     found = (
