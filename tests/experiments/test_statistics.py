@@ -124,6 +124,7 @@ def test_overfitting_is_told() -> None:
     assert overfitting(two_arms(), known) == [
         "Right of the images learnt from, and points above the test: “first” 75.0 % (+25.0)."
     ]
+    assert overfitting(two_arms(measure="few-shot"), known) == []
 
 
 def test_compute_of_what_an_arm_starts_from() -> None:

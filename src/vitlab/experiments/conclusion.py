@@ -46,7 +46,7 @@ def overfitting(experiment: Experiment, known: Mapping[str, Summary]) -> list[st
         f"“{experiment.arm(name).shown}” {100 * found.train_accuracy:.1f} % "
         f"({points(found.train_accuracy - found.mean)})"
         for name, found in known.items()
-        if found.train_accuracy is not None
+        if found.train_accuracy is not None and experiment.measure == "accuracy"
     ]
     if not parts:
         return []
