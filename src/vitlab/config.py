@@ -46,6 +46,15 @@ def override(config: T, changes: Mapping[str, Any]) -> T:
     return from_dict(type(config), data)
 
 
+def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested mappings as dotted keys."""
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return to_dict(value)

@@ -2,18 +2,23 @@
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from experiments.tiny import LABELS, registered, source, study
+from experiments.tiny import CHANGES, LABELS, registered, source, study
+from vitlab.config import from_dict, to_dict
+from vitlab.data.images import ArraySet
 from vitlab.errors import ConfigError, DataError, ExperimentStopped, UnknownName
 from vitlab.experiments import training, write
 from vitlab.experiments.classes import halve, part
@@ -21,7 +26,11 @@ from vitlab.experiments.lab import Lab, flops_per_step, smallest_class
 from vitlab.experiments.run import experiment
 from vitlab.experiments.spec import Arm
 from vitlab.experiments.stop import StopNow
+from vitlab.inference.classifier import load
+from vitlab.models.config import ViTConfig
+from vitlab.recipes.registry import recipe
 from vitlab.tasks.job import Watcher
+from vitlab.tasks.job_data import open_images
 from vitlab.tasks.run_folder import read_plan
 from vitlab.tasks.train import train
 
@@ -200,7 +209,7 @@ def test_what_is_kept_of_it_can_be_continued(tmp_path: Path, data: str) -> None:
     keep = [str(ROOT / "scripts" / "keep-experiment"), str(tmp_path / "a"), str(tmp_path / "b")]
     wrong = subprocess.run(keep, capture_output=True, text=True, check=False)
     assert wrong.returncode == 2
-    assert wrong.stderr.startswith("usage: keep-experiment RUN TO")
+    assert wrong.stderr.startswith("usage: keep-experiment [--weights] RUN TO")
     first = experiment(study(matched="steps"), out=tmp_path / "a", data=data, seeds=1)
     subprocess.run(keep, check=True)
     assert not list((tmp_path / "b").rglob("*.safetensors"))
@@ -256,10 +265,90 @@ def test_a_folder_that_holds_something_else(tmp_path: Path, data: str) -> None:
     (tmp_path / "notes.txt").unlink()
     first = study(Arm(name="plain"))
     experiment(first, out=tmp_path, data=data, seeds=1)
-    with pytest.raises(ConfigError, match="with other settings"):
+    with pytest.raises(ConfigError, match=r"arm 'plain' with budget 1\.0, not 2\.0"):
         experiment(study(Arm(name="plain", budget=2.0)), out=tmp_path, data=data)
     with pytest.raises(ConfigError, match="with minutes None, not 3"):
         experiment(first, out=tmp_path, data=data, minutes=3)
+    with pytest.raises(ConfigError, match="with matched minutes, not steps"):
+        experiment(study(Arm(name="plain"), matched="steps"), out=tmp_path, data=data)
+    for bad in (math.inf, math.nan, 0.0):
+        with pytest.raises(ConfigError, match="not a positive number"):
+            experiment(first, out=tmp_path, data=data, minutes=bad)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_what_decides_a_training_is_compared_and_nothing_else(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = study(Arm(name="plain"))
+    experiment(first, out=tmp_path, data=data, seeds=1)
+    # Words, comparisons and more arms are the same experiment; --arms may take fewer again.
+    more = study(
+        Arm(name="plain", title="Plain", series="one", x=1.0),
+        Arm(name="wide", changes={"model.width": 48}, against=("plain",)),
+        changes={**CHANGES, "keep": 1},
+        title="Other words",
+    )
+    found = experiment(more, out=tmp_path, data=data, seeds=1)
+    assert [result.arm for result in found.results] == ["plain", "wide"]
+    experiment(more, out=tmp_path, data=data, seeds=1, arms=["plain"])
+    for field, old, new in (("model.width", 48, 64), ("optimizer.lr", 0.002, 0.003)):
+        told = field if field.startswith("model.") else f"train.{field}"
+        other = study(Arm(name="plain"), Arm(name="wide", changes={"model.width": 48, field: new}))
+        with pytest.raises(ConfigError, match=f"arm 'wide' with {told} {old}, not {new};"):
+            experiment(other, out=tmp_path, data=data, seeds=1)
+    # The same words of the spec mean something else where the recipe has changed.
+    changed = replace(recipe("default"), label_smoothing=0.3)
+    monkeypatch.setattr("vitlab.tasks.train.recipe_named", lambda name: changed)
+    with pytest.raises(ConfigError, match=r"train\.label_smoothing 0\.1, not 0\.3"):
+        experiment(more, out=tmp_path, data=data, seeds=1)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_one_precision_wherever_it_is_continued(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = study(
+        Arm(name="plain"),
+        Arm(name="tuned", how="tune", start="plain"),
+        Arm(name="exact", changes={"precision": "float32"}),
+    )
+    monkeypatch.setattr("vitlab.runtime.multiplies_bfloat16", lambda: True)
+    found = experiment(spec, out=tmp_path, data=data, seeds=1)
+    assert found.record.precision == found.to_dict()["precision"] == "bfloat16"
+    monkeypatch.setattr("vitlab.runtime.multiplies_bfloat16", lambda: False)
+    found = experiment(spec, out=tmp_path, data=data, seeds=2)
+    assert (found.failures, found.record.precision) == ({}, "bfloat16")
+    kept = {
+        arm: {read_plan(tmp_path / "arms" / arm / f"seed-{s}").train.precision for s in range(2)}
+        for arm in ("plain", "tuned", "exact")
+    }
+    assert kept == {"plain": {"bfloat16"}, "tuned": {"bfloat16"}, "exact": {"float32"}}
+    stated = study(Arm(name="plain"), changes={**CHANGES, "precision": "float32"})
+    monkeypatch.setattr("vitlab.runtime.multiplies_bfloat16", lambda: True)
+    other = experiment(stated, out=tmp_path.with_name("other"), data=data, seeds=1)
+    assert other.record.precision == "float32"
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_first_arm_alone_decides_the_steps(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaking(*arguments: Any, **settings: Any) -> Any:
+        if "plain" in str(settings["out"]):
+            raise ConfigError("no")
+        return train(*arguments, **settings)
+
+    spec = study(matched="steps")
+    monkeypatch.setattr(training, "train", breaking)
+    found = experiment(spec, out=tmp_path, data=data, seeds=1)
+    assert found.failures["fast, seed 0"] == (
+        "it takes the steps of plain, which has not begun to learn; the same command tries plain "
+        "again"
+    )
+    assert not (tmp_path / "anchor.json").exists()
+    monkeypatch.setattr(training, "train", train)
+    assert len(experiment(spec, out=tmp_path, data=data, seeds=1).results) == 2
 
 
 @pytest.mark.parametrize(
@@ -268,6 +357,8 @@ def test_a_folder_that_holds_something_else(tmp_path: Path, data: str) -> None:
         ({"model.wdith": 3}, ConfigError, "did you mean"),
         ({"optimizer.lr": -1.0}, ConfigError, "not positive"),
         ({"model": "vit_tset"}, UnknownName, "vit_test"),
+        ({"frozen_blocks": 40}, ConfigError, "the model has 2 blocks"),
+        ({"small_sizes": [3], "small_until": [0.5]}, ConfigError, "small_sizes"),
     ],
 )
 def test_wrong_settings_are_told_before_anything_is_written(
@@ -279,9 +370,47 @@ def test_wrong_settings_are_told_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"how": "tune", "changes": {"model.depth": 3}}, "model.depth: the weights decide it"),
+        ({"how": "tune", "changes": {"frozen_blocks": 40}}, "the model has 2 blocks"),
+        ({"how": "tune", "changes": {"optimizer.lr": -1.0}}, "not positive"),
+        ({"how": "tune", "image_size": 17}, "17: .* not a multiple of patch_size 8"),
+        ({"how": "test", "image_size": 17}, "17: .* not a multiple of patch_size 8"),
+    ],
+)
+def test_what_starts_from_another_is_checked_against_it(
+    tmp_path: Path, data: str, fields: dict[str, Any], message: str
+) -> None:
+    spec = study(Arm(name="plain"), Arm(name="wrong", start="plain", **fields))
+    with pytest.raises(ConfigError, match=message):
+        experiment(spec, out=tmp_path / "out", data=data)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cnn_is_not_tuned(tmp_path: Path, data: str) -> None:
+    cnn = Arm(name="cnn", changes={"model": "resnet18_cifar", "model.width": 4})
+    spec = study(cnn, Arm(name="tuned", how="tune", start="cnn"))
+    with pytest.raises(ConfigError, match="'cnn' is no Vision Transformer"):
+        experiment(spec, out=tmp_path / "out", data=data)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_fine_tuning_has_the_budget_of_the_experiment(tmp_path: Path, data: str) -> None:
+    spec = study(Arm(name="plain"), Arm(name="tuned", how="tune", start="plain", budget=0.5))
+    found = experiment(spec, out=tmp_path, data=data, seeds=1)
+    assert [result.steps for result in found.results] == [4, 2]
+    settled = found.record.settled["tuned"]
+    plan = read_plan(tmp_path / "arms" / "tuned" / "seed-0")
+    own = {key: value for key, value in to_dict(plan.train).items() if key not in ("seed", "model")}
+    assert {**settled["train"], **own} == settled["train"]
+    assert settled["model"] == to_dict(from_dict(ViTConfig, plan.model))
+
+
 def lab(folder: Path, spec: Any, data: str, **settings: Any) -> Lab:
     found = source()
-    fields = {"minutes": None, "smoke": False, **settings}
+    fields = {"minutes": None, "smoke": False, "precision": "float32", **settings}
     return Lab(
         experiment=spec,
         folder=folder,
@@ -352,7 +481,9 @@ def test_features_are_judged_by_classes_that_were_not_learnt(tmp_path: Path, dat
     plan = read_plan(tmp_path / "arms" / "plain" / "seed-0")
     assert plan.model["classes"] == 2
     assert [r.images for r in found.results] == [21, 21]  # 7 of each of the other three
-    assert found.differences[0].low is None  # one seed, and no image of its own
+    assert [len(r.draws) for r in found.results] == [10, 10]
+    assert found.differences[0].over == "draws"
+    assert found.differences[0].low is not None
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -386,7 +517,52 @@ def test_what_starts_from_nothing_is_a_failure(
     spec = study(Arm(name="a"), Arm(name="b", how="test", start="a"))
     found = experiment(spec, out=tmp_path, data=data, seeds=1)
     assert found.failures["b, seed 0"] == "it starts from a, seed 0, which has no result"
-    assert "Nothing can be compared yet." in found.report.read_text()
+    page = found.report.read_text()
+    assert "Failed, so that differences leave that seed out: a, seed 0; b, seed 0." in page
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_kept_experiment_goes_on_from_kept_weights(tmp_path: Path, data: str) -> None:
+    spec = study(
+        Arm(name="pixels", how="pretrain", objective="mae", once=True),
+        Arm(name="tuned", how="tune", start="pixels", new_head=True),
+        matched="steps",
+    )
+    experiment(spec, out=tmp_path / "a", data=data, seeds=1, arms=["pixels"])
+    keep = str(ROOT / "scripts" / "keep-experiment")
+    subprocess.run([keep, str(tmp_path / "a"), str(tmp_path / "b")], check=True)
+    kept = tmp_path / "b" / "arms" / "pixels" / "seed-0"
+    assert sorted(path.name for path in kept.iterdir()) == [
+        *("hidden-patches.png", "loss.png", "plan.json", "result.json"),
+    ]
+    plan = json.loads((kept / "plan.json").read_text())
+    assert plan == json.loads((tmp_path / "a/arms/pixels/seed-0/config.json").read_text())
+    # Without weights, the one line says what to do; with them it goes on.
+    found = experiment(spec, out=tmp_path / "b", data=data, seeds=1)
+    assert "keep-experiment --weights" in found.failures["tuned, seed 0"]
+    subprocess.run([keep, "--weights", str(tmp_path / "a"), str(tmp_path / "c")], check=True)
+    found = experiment(spec, out=tmp_path / "c", data=data, seeds=1)
+    assert (found.failures, [r.arm for r in found.results]) == ({}, ["pixels", "tuned"])
+    # A copy of the copy has the plan still.
+    subprocess.run([keep, str(tmp_path / "c"), str(tmp_path / "d")], check=True)
+    assert (tmp_path / "d" / "arms" / "pixels" / "seed-0" / "plan.json").is_file()
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert "compute of its start" in page
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_images_that_were_learnt_from_are_judged_too(tmp_path: Path, data: str) -> None:
+    found = experiment(study(probes=("fit",)), out=tmp_path, data=data, seeds=1, arms=["plain"])
+    (learnt,) = found.results[0].probes["train_accuracy"]
+    run = tmp_path / "arms" / "plain" / "seed-0"
+    images, held_out = open_images(source(), read_plan(run).train, None)
+    assert isinstance(images, ArraySet)
+    assert held_out is not None  # and no part of what was learnt
+    with torch.no_grad():
+        guesses = load(run).model((images.images / 255 - 0.5) / 0.3).argmax(dim=1)
+    assert learnt == pytest.approx(float((guesses == images.labels).double().mean()))
+    assert "learnt images" in found.report.read_text()
+    assert found.summaries["plain"].train_accuracy == learnt
 
 
 def test_data_without_classes_enough(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Every experiment from end to end, as small as can be."""
 
-from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -28,7 +27,6 @@ PROBES = {
 FIGURES = {
     "norm-placement": {"accuracy", "differences", "gradients"},
     "attention-kind": {"accuracy", "differences", "cost"},
-    "few-shot": {"accuracy"},  # a single seed of few shots has no interval
 }
 
 
@@ -64,34 +62,46 @@ def thinned(spec: Experiment) -> Experiment:
     single = [arm for arm in spec.arms if not arm.series and arm.how == "train"]
     left_out = {arm.name for arm in single[3:-1]}
     left_out |= {arm.name for arms in spec.series.values() for arm in arms[1:]}
-    arms = (
-        replace(arm, against=tuple(other for other in arm.against if other not in left_out))
-        for arm in spec.arms
-        if arm.name not in left_out
-    )
-    return replace(spec, arms=tuple(arms))
+    return spec.only([arm.name for arm in spec.arms if arm.name not in left_out])
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_smoke(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small")
+def test_smoke(name: str, tmp_path: Path) -> None:
+    check(thinned(named(name)), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.usefixtures("small")
+def test_smoke_of_every_arm(name: str, tmp_path: Path) -> None:
+    check(named(name), tmp_path)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step of a part of the sample, and no pictures."""
     monkeypatch.setitem(lab.SMOKE, "budget", 1.0)
     monkeypatch.setattr(sample, "_read", every_tenth)
     monkeypatch.setattr(write, "KINDS", ("svg",))
     # The page of each training is tested elsewhere.
     monkeypatch.setattr(job_result, "write_report", lambda folder, report: folder / "report.html")
     monkeypatch.setattr(result, "_draw", lambda trained, model: ())
-    spec = thinned(named(name))
+
+
+def check(spec: Experiment, tmp_path: Path) -> None:
+    """Every arm trains, and all that an experiment leaves is there."""
     found = experiment(spec, out=tmp_path, smoke=True, seeds=1)
     assert found.failures == {}
     assert [done.arm for done in found.results] == [arm.name for arm in spec.arms]
-    drawn = FIGURES.get(name, {"accuracy", "differences"})
+    drawn = FIGURES.get(spec.name, {"accuracy", "differences"})
     assert {path.stem for path in tmp_path.glob("*.svg")} == drawn
     page = Sections()
     page.feed(found.report.read_text())
     assert page.open == []
     assert {"Only a trial", "What the numbers say", "Arms", "Differences"} <= set(page.titles)
     assert "What failed" not in page.titles
-    for probe in PROBES.get(name, ()):
+    for probe in PROBES.get(spec.name, ()):
         assert all(min(done.probes[probe]) > 0 for done in found.results)
 
 
@@ -108,4 +118,5 @@ def test_every_arm_is_one_that_can_be_trained(name: str, tmp_path: Path) -> None
         smallest_class=300,
         minutes=1.0,
         smoke=False,
+        precision="float32",
     ).check()

@@ -7,7 +7,7 @@ import pytest
 
 from vitlab.errors import ConfigError, UnknownName, VitlabError
 from vitlab.experiments.read import find, read
-from vitlab.experiments.spec import Arm, Experiment
+from vitlab.experiments.spec import Arm, Experiment, Gain
 from vitlab.experiments.table import TABLE, named
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +43,18 @@ def test_tables_of_toml_become_dotted_keys(tmp_path: Path) -> None:
     assert (found.name, found.title) == ("mine", "mine")
 
 
+def test_gains_are_of_four_arms_that_are_there(tmp_path: Path) -> None:
+    arms = "".join(f'[[arms]]\nname = "{name}"\n' for name in "abcd")
+    path = tmp_path / "mine.toml"
+    path.write_text(f'gains = [{{of = ["a", "b"], beside = ["c", "d"]}}]\n{arms}')
+    assert find(path).gains == (Gain(of=("a", "b"), beside=("c", "d")),)
+    path.write_text(f'gains = [{{of = ["a", "b"], beside = ["c", "e"]}}]\n{arms}')
+    with pytest.raises(VitlabError, match="arm of a gain 'e'"):
+        find(path)
+    with pytest.raises(ConfigError, match="four different arms"):
+        Gain(of=("a", "b"), beside=("c", "b"))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -73,7 +85,15 @@ def test_a_missing_file_and_an_unknown_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"budget": 0}, "not positive"),
+        ({"budget": 0}, "not a positive"),
+        ({"budget": float("inf")}, "not a positive"),
+        ({"changes": {"seed": 3}}, "seed in changes"),
+        ({"changes": {"precision": "auto"}}, "settled for all arms"),
+        ({"share": 0.5, "changes": {"images_per_class": 3}}, "images_per_class in changes"),
+        ({"how": "tune", "start": "b", "changes": {"model": "vit_test"}}, "the weights of 'b'"),
+        ({"how": "test", "start": "b", "changes": {"ema": 0.0}}, "trains nothing"),
+        ({"how": "test", "start": "b", "share": 0.5}, "trains nothing"),
+        ({"how": "test", "start": "b", "budget": 2.0}, "trains nothing"),
         ({"share": 0}, r"not in \(0, 1\]"),
         ({"how": "tune"}, "needs a start"),
         ({"start": "b"}, "has no start"),
@@ -97,6 +117,24 @@ def test_the_first_arm_decides_and_a_test_tells_accuracy() -> None:
     tested = (Arm(name="a"), Arm(name="b", how="test", start="a"))
     with pytest.raises(ConfigError, match=r"'b'.*not few-shot"):
         Experiment(name="e", title="E", arms=tested, measure="few-shot")
+
+
+def test_changes_that_something_else_decides() -> None:
+    counted: dict[str, Any] = {"budget": 3.0, "budget_in": "steps"}
+    arms = (Arm(name="a", changes=counted), Arm(name="b", changes=counted))
+    Experiment(name="e", title="E", arms=arms, changes=counted)
+    Experiment(name="e", title="E", arms=arms[:1], matched="steps")
+    with pytest.raises(ConfigError, match=r"'b': budget in changes.*first arm decides it"):
+        Experiment(name="e", title="E", arms=arms, matched="steps")
+    with pytest.raises(ConfigError, match=r"'a': budget in changes.*minutes decide it"):
+        Experiment(name="e", title="E", arms=arms, minutes=1)
+    for fields, message in (
+        ({"changes": counted, "minutes": 1}, "budget in changes, but its minutes"),
+        ({"changes": {"seed": 1}}, "seed in changes"),
+        ({"minutes": float("inf")}, "not a positive number"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Experiment(**{"name": "e", "title": "E", "arms": (Arm(name="a"),), **fields})
 
 
 def test_a_start_stands_before_and_trains() -> None:

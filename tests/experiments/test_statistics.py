@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from vitlab.experiments.conclusion import conclusion, points, uneven
+from vitlab.experiments.conclusion import conclusion, failed, overfitting, points, uneven
 from vitlab.experiments.result import Result, pack, unpack
-from vitlab.experiments.spec import Arm, Experiment
+from vitlab.experiments.spec import Arm, Experiment, Gain
 from vitlab.experiments.statistics import (
     differences,
     image_interval,
-    seed_interval,
+    paired_interval,
     summaries,
     verdict,
 )
@@ -34,7 +34,7 @@ def test_the_interval_over_seeds_is_students(gaps: tuple[float, ...]) -> None:
     expected = scipy.stats.t.interval(
         0.95, len(gaps) - 1, loc=np.mean(gaps), scale=scipy.stats.sem(gaps)
     )
-    assert seed_interval(gaps) == pytest.approx(expected, abs=1e-6)  # the table has six digits
+    assert paired_interval(gaps) == pytest.approx(expected, abs=1e-6)  # the table has six digits
 
 
 def test_seeds_are_paired_and_those_of_one_arm_alone_do_not_count() -> None:
@@ -59,12 +59,85 @@ def test_one_seed_is_judged_by_its_images() -> None:
     gaps = one.astype(float) - other
     half = 1.96 * gaps.std() / math.sqrt(997)
     # A thousand draws leave about a tenth of the half width to chance.
-    assert image_interval(ours, theirs) == pytest.approx(
+    assert image_interval([ours, theirs]) == pytest.approx(
         (gaps.mean() - half, gaps.mean() + half), abs=0.12 * half
     )
     (found,) = differences(two_arms(), [ours, theirs])
     assert (found.over, found.verdict) == ("images", "better")
     assert "one seed" in " ".join(conclusion(two_arms(), [found]))
+
+
+def test_one_seed_left_of_several_claims_nothing() -> None:
+    # Both told every image right or wrong: images alone would claim anything.
+    sure = {"images": 8, "right": "ff"}
+    results = [result("a", seed, 0.0, images=8, right="00") for seed in range(3)]
+    results.append(result("b", 0, 1.0, **sure))
+    (found,) = differences(two_arms(), results)
+    assert (found.seeds, found.over, found.low, found.verdict) == (1, "seeds", None, "open")
+    assert conclusion(two_arms(), [found]) == [
+        "Differences of which both arms have one seed alone, and so no interval: 1."
+    ]
+    assert differences(two_arms(), results[2:]) == []
+    assert failed({"b, seed 1": "no", "b, seed 2": "no"}) == [
+        "Failed, so that differences leave that seed out: b, seed 1; b, seed 2."
+    ]
+    assert failed({}) == []
+
+
+def test_one_seed_of_few_shots_is_judged_by_its_draws() -> None:
+    # Draws differ a lot, and both arms share them: only pairs can tell.
+    drawn = (0.2, 0.5, 0.8)
+    gaps = (0.05, 0.051, 0.052)
+    ours = tuple(x + gap for x, gap in zip(drawn, gaps, strict=True))
+    results = [result("a", 0, 0.5, draws=drawn), result("b", 0, 0.551, draws=ours)]
+    (found,) = differences(two_arms(), results)
+    assert (found.over, found.verdict) == ("draws", "better")
+    assert (found.low, found.high) == pytest.approx(paired_interval(gaps))
+    assert "other draws of the few images would change" in conclusion(two_arms(), [found])[-1]
+    (other,) = differences(two_arms(), [results[0], result("b", 0, 0.5, draws=drawn[:2])])
+    assert other.low is None
+
+
+def test_what_one_gains_beside_another() -> None:
+    arms = tuple(Arm(name=name, title=name.upper()) for name in "abcd")
+    spec = two_arms(arms=arms, gains=(Gain(of=("a", "b"), beside=("c", "d")),))
+    values = {"a": (0.5, 0.6, 0.7), "b": (0.4, 0.49, 0.61), "c": (0.3,) * 3, "d": (0.28,) * 3}
+    results = [result(arm, s, v) for arm, found in values.items() for s, v in enumerate(found)]
+    (found,) = differences(spec, results)
+    # (0.1, 0.11, 0.09) less 0.02
+    assert (found.low, found.high) == pytest.approx(paired_interval((0.08, 0.09, 0.07)))
+    assert conclusion(spec, [found]) == [
+        "What “A” gains over “B” is more than what “C” gains over “D” by 8.0 points "
+        "(+5.5 to +10.5)."
+    ]
+    bits = {"a": "f", "b": "0", "c": "f", "d": "f"}
+    once = [result(arm, 0, 0.5, images=4, right=right) for arm, right in bits.items()]
+    (found,) = differences(spec, once)
+    assert (found.over, found.low, found.high) == ("images", 1.0, 1.0)
+    assert spec.only(["b", "c"]).gains == ()
+
+
+def test_overfitting_is_told() -> None:
+    known = summaries(
+        two_arms(), [result("a", 0, 0.5, probes={"train_accuracy": [0.75]}), result("b", 0, 0.5)]
+    )
+    assert overfitting(two_arms(), known) == [
+        "Right of the images learnt from, and points above the test: “first” 75.0 % (+25.0)."
+    ]
+    assert overfitting(two_arms(measure="few-shot"), known) == []
+
+
+def test_compute_of_what_an_arm_starts_from() -> None:
+    arms = (
+        Arm(name="a", once=True),
+        Arm(name="b", how="tune", start="a"),
+        Arm(name="c", how="tune", start="b"),
+        Arm(name="d", how="tune", start="a", weights="fresh"),
+    )
+    results = [result("a", 0, 0.5, pflops=4.0)]
+    results += [result(arm, s, 0.5, pflops=1.0 + s) for arm in "bcd" for s in range(2)]
+    known = summaries(two_arms(arms=arms), results)
+    assert [known[arm].before for arm in "abcd"] == [0.0, 4.0, 5.5, 0.0]
 
 
 def test_one_seed_without_images_claims_nothing() -> None:

@@ -96,11 +96,12 @@ def _print(found: "Findings") -> None:
             "" if item.deviation is None else f"± {item.deviation:.2%}",
             f"{len(item.values)}",
             in_pflops(1e15 * item.pflops) if item.pflops else "–",
+            in_pflops(1e15 * item.before) if item.before else "–",
             duration(60 * item.minutes) if item.minutes else "–",
         )
         for name, item in found.summaries.items()
     ]
-    print_table(("arm", "accuracy", "deviation", "seeds", "compute", "time"), rows)
+    print_table(("arm", "accuracy", "deviation", "seeds", "compute", "of its start", "time"), rows)
     print()
     for sentence in found.conclusion:
         print(sentence)

@@ -1,10 +1,12 @@
 """What the numbers say, in sentences: nothing where an interval crosses zero."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from vitlab.experiments.spec import Experiment
 from vitlab.experiments.statistics import Difference, Summary
 
+ONE_SEED = {"images": "other test images", "draws": "other draws of the few images"}
+"""What an interval of one seed is about."""
 EVEN = 0.8
 """Part of the compute of others from which on it is as much, but for whole steps."""
 
@@ -31,8 +33,42 @@ def uneven(experiment: Experiment, known: Mapping[str, Summary]) -> list[str]:
     ]
 
 
+def failed(names: Collection[str]) -> list[str]:
+    """Which trainings are missing from the numbers."""
+    if not names:
+        return []
+    return [f"Failed, so that differences leave that seed out: {'; '.join(names)}."]
+
+
+def overfitting(experiment: Experiment, known: Mapping[str, Summary]) -> list[str]:
+    """How much better each arm tells the images that it learnt from, where that was measured."""
+    parts = [
+        f"“{experiment.arm(name).shown}” {100 * found.train_accuracy:.1f} % "
+        f"({points(found.train_accuracy - found.mean)})"
+        for name, found in known.items()
+        if found.train_accuracy is not None and experiment.measure == "accuracy"
+    ]
+    if not parts:
+        return []
+    return [f"Right of the images learnt from, and points above the test: {'; '.join(parts)}."]
+
+
+def sides(experiment: Experiment, item: Difference) -> tuple[str, str]:
+    """What is compared with what, in words."""
+    if item.beside:
+        names = [experiment.arm(n).shown for n in (item.arm, item.against, *item.beside)]
+        return f"{names[0]}, over {names[1]}", f"{names[2]}, over {names[3]}"
+    arm, other = (experiment.arm(name) for name in (item.arm, item.against))
+    if item.chosen:
+        return f"best of {arm.series}: {arm.shown}", f"best of {other.series}: {other.shown}"
+    return arm.shown, other.shown
+
+
 def _sentence(experiment: Experiment, item: Difference) -> str:
     arm, other = (_name(experiment, name, item.chosen) for name in (item.arm, item.against))
+    if item.beside:
+        two = [_name(experiment, name, False) for name in item.beside]
+        arm, other = f"What {arm} gains over {other}", f"what {two[0]} gains over {two[1]}"
     assert item.low is not None
     assert item.high is not None
     span = f"{points(item.low)} to {points(item.high)}"
@@ -42,6 +78,8 @@ def _sentence(experiment: Experiment, item: Difference) -> str:
             f"({points(item.mean)}, {span})."
         )
     size = f"{abs(100 * item.mean):.1f} points ({span})"
+    if item.beside:
+        return f"{arm} is {'more' if item.verdict == 'better' else 'less'} than {other} by {size}."
     return f"{arm} is {item.verdict} than {other} by {size}."
 
 
@@ -62,15 +100,19 @@ def points(share: float) -> str:
 
 
 def _caveats(found: Sequence[Difference], claimed: Sequence[Difference]) -> Iterator[str]:
-    if all(item.low is None for item in found):
+    without = sum(item.low is None for item in found)
+    if without and any(item.over == "seeds" for item in found):
+        yield f"Differences of which both arms have one seed alone, and so no interval: {without}."
+    elif without == len(found):
         yield "One seed of such a measure has no interval: nothing is claimed."
-    elif not claimed:
+    if not claimed and without < len(found):
         yield "No difference can be told from chance."
-    if any(item.over == "images" for item in claimed):
-        yield (
-            "There is one seed: intervals tell what other test images would change, and nothing of "
-            "other seeds."
-        )
+    for kind, what in ONE_SEED.items():
+        if any(item.over == kind for item in claimed):
+            yield (
+                f"There is one seed: intervals tell what {what} would change, and nothing of other "
+                f"seeds."
+            )
     if len(found) >= 10 and claimed:
         yield (
             f"Of {len(found)} intervals of 95 %, each by itself, one or more may miss the truth by "
@@ -80,7 +122,7 @@ def _caveats(found: Sequence[Difference], claimed: Sequence[Difference]) -> Iter
 
 def _once(experiment: Experiment, claimed: Sequence[Difference]) -> Iterator[str]:
     """What is trained once for all seeds is no sample of its kind."""
-    names = {name for item in claimed for name in (item.arm, item.against)}
+    names = {name for item in claimed for name in (item.arm, item.against, *item.beside)}
     arms = [experiment.arm(name) for name in names]
     if any(
         arm.weights == "learnt" and arm.start and experiment.arm(arm.start).once for arm in arms

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vitlab.experiments.conclusion import amount, points
+from vitlab.experiments.conclusion import amount, points, sides
 from vitlab.experiments.findings import Findings
 from vitlab.experiments.result import Result
 from vitlab.experiments.spec import Arm
@@ -24,6 +24,8 @@ from vitlab.tasks.figures.style import (
 
 ROW = 0.27
 """Inches of a line of text beside a figure."""
+OVER = {"seeds": "seeds", "images": "test images", "draws": "draws of the few images"}
+"""What an interval is about, in words."""
 LONGEST = 42
 """Letters of an arm's title beside a figure."""
 
@@ -124,10 +126,14 @@ def _draw_arms(found: Findings) -> Any:
             markersize=5,
             capsize=3,
         )
-    axes.set_yticks(rows, [_short(found.experiment.arm(name).shown) for name in known])
+    most = max((len(summary.values) for summary in known.values()), default=0)
+    titles = [
+        f"{_short(found.experiment.arm(name).shown)}{_fewer(len(summary.values), most)}"
+        for name, summary in known.items()
+    ]
+    axes.set_yticks(rows, titles)
     axes.set_ylim(len(known) - 0.5, -0.5)
-    several = any(len(summary.values) > 1 for summary in known.values())
-    spread = ": mean, deviation and single seeds" if several else ", one seed"
+    spread = ": mean, deviation and single seeds" if most > 1 else ", one seed"
     axes.set_xlabel(f"{measure(found)}{spread}")
     axes.grid(axis="x", color=FAINT, linewidth=0.7)
     axes.tick_params(left=False)
@@ -146,9 +152,11 @@ def draw_differences(found: Findings) -> Any:
     axes.axvline(0, color=QUIET, linewidth=0.8)
     for row, item in enumerate(shown):
         _draw_difference(axes, row, item)
-    axes.set_yticks(range(len(shown)), [_versus(found, item) for item in shown])
+    most = max(item.seeds for item in shown)
+    titles = [f"{_versus(found, item)}{_fewer(item.seeds, most)}" for item in shown]
+    axes.set_yticks(range(len(shown)), titles)
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    over = "seeds" if shown[0].over == "seeds" else "test images"
+    over = " or ".join(OVER[kind] for kind in OVER if any(item.over == kind for item in shown))
     axes.set_xlabel(
         f"difference in points, 95 % interval over {over}; grey: within {amount(margin / 100)}"
     )
@@ -183,10 +191,16 @@ def _draw_difference(axes: Any, row: int, item: Difference) -> None:
 
 
 def _versus(found: Findings, item: Difference) -> str:
-    arm, other = (found.experiment.arm(name) for name in (item.arm, item.against))
     if item.chosen:
+        arm, other = (found.experiment.arm(name) for name in (item.arm, item.against))
         return f"best of {_short(arm.series)}\nagainst best of {_short(other.series)}"
-    return f"{_short(arm.shown)}\nagainst {_short(other.shown)}"
+    one, two = sides(found.experiment, item)
+    return f"{_short(one)}\nagainst {_short(two)}"
+
+
+def _fewer(seeds: int, most: int) -> str:
+    """Said of a row that has fewer seeds than others."""
+    return "" if seeds == most else f" ({seeds} seed{'' if seeds == 1 else 's'})"
 
 
 def _short(title: str) -> str:

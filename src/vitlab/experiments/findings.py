@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.config import to_dict
-from vitlab.experiments.conclusion import conclusion, uneven
+from vitlab.experiments.conclusion import conclusion, failed, overfitting, uneven
 from vitlab.experiments.folder import Record
 from vitlab.experiments.result import Result
 from vitlab.experiments.spec import Experiment
@@ -42,7 +42,12 @@ class Findings:
     def conclusion(self) -> list[str]:
         """Sentences that follow from the intervals."""
         said = conclusion(self.experiment, self.differences)
-        return [*said, *uneven(self.experiment, self.summaries)]
+        return [
+            *said,
+            *overfitting(self.experiment, self.summaries),
+            *uneven(self.experiment, self.summaries),
+            *failed(self.failures),
+        ]
 
     @property
     def report(self) -> Path:
@@ -62,6 +67,7 @@ class Findings:
             "data": self.record.data,
             "minutes": self.record.minutes,
             "smoke": self.record.smoke,
+            "precision": self.record.precision,
             "seeds": self.record.seeds,
             "margin": self.experiment.margin,
             "measure": self.experiment.measure,

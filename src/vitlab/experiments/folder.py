@@ -5,18 +5,23 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vitlab import __version__
-from vitlab.config import from_dict, to_dict
+from vitlab.config import flat, from_dict, to_dict
 from vitlab.errors import ConfigError
 from vitlab.experiments.spec import Experiment
 from vitlab.files import write_json
 from vitlab.lock import locked
 
 FILE, LOCK = "experiment.json", ".lock"
+ABSENT = "absent"
+HARMLESS = frozenset(
+    f"train.{name}" for name in ("checkpoint_every", "keep", "tensorboard", "workers")
+)
+"""Fields that change nothing of what is learnt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,15 +35,25 @@ class Record:
     smoke: bool
     seeds: int
     command: str
+    precision: str = ""
+    """In which all trainings compute, settled where the experiment was begun; empty: not yet."""
+    settled: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Every arm to the last field, those of earlier calls included."""
+    starts: tuple[str, ...] = ()
+    """Arms that others start from, also where those others were not asked for."""
     version: str = __version__
 
 
-def check_folder(folder: Path, record: Record) -> None:
-    """Refuse a place that holds something else, before anything is written."""
+def check_folder(folder: Path, record: Record) -> Record | None:
+    """What the folder holds of the same experiment; a place that holds something else is refused.
+
+    Nothing is written yet.
+    """
     path = folder / FILE
     if path.is_file():
-        _check_same(folder, _read(path), record)
-        return
+        then = _read(path)
+        _check_same(folder, then, record)
+        return then
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; choose a folder for --out")
     if folder.exists() and any(item.name != LOCK for item in folder.iterdir()):
@@ -48,6 +63,7 @@ def check_folder(folder: Path, record: Record) -> None:
         raise ConfigError(
             f"{folder} cannot be made: {above} cannot be written; choose another --out"
         )
+    return None
 
 
 def _read(path: Path) -> Record:
@@ -58,28 +74,42 @@ def _read(path: Path) -> Record:
 
 
 def _check_same(folder: Path, then: Record, now: Record) -> None:
-    """More seeds may be asked for; anything else is another experiment."""
-    for key in ("data", "minutes", "smoke"):
-        old, new = getattr(then, key), getattr(now, key)
+    """What all arms have in common; words, comparisons, seeds and arms may change."""
+    for key, (old, new) in _common(then, now).items():
         if old != new:
             raise ConfigError(
                 f"{folder} holds an experiment with {key} {old}, not {new}; continue it: "
                 f"{then.command}, or choose another --out"
             )
-    old_spec, new_spec = (_comparable(record) for record in (then, now))
-    if old_spec != new_spec:
-        raise ConfigError(
-            f"{folder} holds experiment {then.experiment.name!r} with other settings; "
-            f"choose another --out"
-        )
 
 
-def _comparable(record: Record) -> dict[str, Any]:
-    """What decides the trainings: words and the number of seeds may change."""
-    spec = json.loads(json.dumps(to_dict(record.experiment)))
-    for key in ("question", "paper", "title", "seeds", "margin", "minutes", "axis"):
-        spec.pop(key)
-    return dict(spec)
+def _common(then: Record, now: Record) -> dict[str, tuple[Any, Any]]:
+    fields = {
+        key: (getattr(then, key), getattr(now, key)) for key in ("data", "minutes", "smoke")
+    } | {
+        key: (getattr(then.experiment, key), getattr(now.experiment, key))
+        for key in ("name", "matched", "measure", "probes")
+    }
+    if now.experiment.matched != "minutes":
+        first = (then.experiment.arms[0].name, now.experiment.arms[0].name)
+        fields["the first arm"] = first
+    return fields
+
+
+def check_arms(folder: Path, then: Record, settled: dict[str, dict[str, Any]]) -> None:
+    """Refuse an arm that was trained with other settings; the first that differs is named."""
+    for arm in settled:
+        if arm not in then.settled:
+            continue
+        old = dict(flat(then.settled[arm]))
+        new = dict(flat(json.loads(json.dumps(settled[arm]))))
+        for key in (*new, *old):
+            one, other = old.get(key, ABSENT), new.get(key, ABSENT)
+            if one != other and key not in HARMLESS:
+                raise ConfigError(
+                    f"{folder} holds arm {arm!r} with {key} {one}, not {other}; "
+                    f"choose another --out"
+                )
 
 
 @contextmanager

@@ -7,25 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from vitlab.config import from_dict, override, to_dict
+from vitlab.config import from_dict, to_dict
 from vitlab.data.datasets import DataSource
+from vitlab.errors import ConfigError
+from vitlab.experiments.settled import Settled, after, check_model, described, learning_model
 from vitlab.experiments.spec import Arm, Experiment
 from vitlab.files import write_json
 from vitlab.models.cnn_config import ResNetConfig
 from vitlab.models.config import ViTConfig
-from vitlab.models.flops import cost, without_memory
+from vitlab.models.flops import cost
 from vitlab.models.variants import ModelConfig
-from vitlab.preprocessing import Preprocessing
 from vitlab.recipes.pretrain import pretraining
 from vitlab.tasks.job import model_config
 from vitlab.tasks.run_folder import Plan
-from vitlab.tasks.train import decide, split_changes
+from vitlab.tasks.train import decide
 from vitlab.train.config import TrainConfig
 from vitlab.train.learning import passes
 from vitlab.train.optim import optimizer_flops
-from vitlab.train.pretraining import with_objective
 
 MOST_STEPS = 8
 """Times the steps of the first training that a cheaper one takes for the same compute: beyond it,
@@ -64,6 +63,8 @@ class Lab:
     """Training images of the class that has fewest."""
     minutes: float | None
     smoke: bool
+    precision: str
+    """Of every training that its arm does not say another for, wherever it is continued."""
 
     def place(self, arm: str, seed: int) -> Path:
         """The folder of one training."""
@@ -72,6 +73,8 @@ class Lab:
     def settings(self, arm: Arm, seed: int) -> dict[str, Any]:
         """Changes of the recipe for one training, but for its budget; as small as can be to try."""
         changes = {**self._shared(arm), **arm.changes, "seed": seed}
+        if changes.get("precision", "auto") == "auto":
+            changes["precision"] = self.precision
         count = self.images_per_class(arm)
         if count is not None:
             changes["images_per_class"] = count
@@ -97,19 +100,29 @@ class Lab:
         """How long the training lasts, as changes of its recipe."""
         if self.smoke:
             return {}
+        first = self.experiment.arms[0]
         anchor = None if self.experiment.matched == "minutes" else self.anchor
+        if anchor is None and self.experiment.matched != "minutes" and arm != first:
+            raise ConfigError(
+                f"it takes the {self.experiment.matched} of {first.name}, which has not begun to "
+                f"learn; the same command tries {first.name} again"
+            )
         if anchor is None:
-            return self._own_budget(arm, settings)
+            return self.own_budget(arm, settings)
         steps = anchor.steps
         if self.experiment.matched == "compute" and not arm.start:
             equal = anchor.flops / flops_per_step(self.plan(arm, settings))
             steps = min(equal, MOST_STEPS * anchor.steps)
         return {"budget": float(max(round(arm.budget * steps), 1)), "budget_in": "steps"}
 
-    def _own_budget(self, arm: Arm, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def own_budget(self, arm: Arm, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What the arm would get if no other decided: its part of the minutes, or the recipe's."""
+        if self.smoke:
+            return {}
         if self.minutes is not None:
             return {"budget": arm.budget * self.minutes, "budget_in": "minutes"}
-        config = TrainConfig() if arm.start else self.plan(arm, settings).train
+        config = self.settled(arm, settings).train
+        assert config is not None
         return {"budget": arm.budget * config.budget, "budget_in": config.budget_in}
 
     def plan(self, arm: Arm, settings: Mapping[str, Any]) -> Plan:
@@ -119,16 +132,25 @@ class Lab:
             recipe = pretraining(arm.objective, model=settings.get("model"))
         return decide(recipe, self.data, self.source, self.folder, dict(settings))
 
-    def check(self) -> None:
-        """Refuse settings that mean nothing, before the first training."""
+    def settled(self, arm: Arm, settings: Mapping[str, Any]) -> Settled:
+        """What the arm is to the last field, but for its budget; of a start the weights to come."""
+        if not arm.start:
+            plan = self.plan(arm, settings)
+            return Settled(train=plan.train, model=model_config(plan))
+        start = self.experiment.arm(arm.start)
+        before = self.settled(start, self.settings(start, 0))
+        return after(before, arm, settings, self.source)
+
+    def check(self) -> dict[str, dict[str, Any]]:
+        """Every arm to the last field; settings that mean nothing are refused."""
+        found = {}
         for arm in self.experiment.arms:
             settings = self.settings(arm, 0)
-            if arm.start:
-                override(TrainConfig(), split_changes(settings)[0])
-                continue
-            plan = self.plan(arm, settings)
-            if plan.train.objective is not None:
-                learning_model(plan)
+            settled = self.settled(arm, settings)
+            check_model(settled)
+            budget = {} if settled.train is None else self.own_budget(arm, settings)
+            found[arm.name] = described(arm, settled, budget)
+        return found
 
     @property
     def anchor(self) -> Anchor | None:
@@ -139,7 +161,7 @@ class Lab:
     def drop_anchor(self, arm: Arm, plan: Plan) -> None:
         """Keep what the budget bought the first training."""
         wanted = self.experiment.matched != "minutes" and not self.smoke
-        if wanted and self.anchor is None and not arm.start:
+        if wanted and self.anchor is None and arm == self.experiment.arms[0]:
             steps = plan.steps / arm.budget
             anchor = Anchor(steps=steps, flops=steps * flops_per_step(plan))
             write_json(self.folder / "anchor.json", to_dict(anchor))
@@ -147,22 +169,9 @@ class Lab:
 
 def flops_per_step(plan: Plan) -> float:
     """Of one update with whole images, as the log of a training counts them."""
-    model = learning_model(plan)
+    model = learning_model(Settled(train=plan.train, model=model_config(plan)))
     each = passes(plan.train, head_alone=False) * cost(model).flops
     return plan.train.batch_size * each + optimizer_flops(model, plan.train.optimizer)
-
-
-def learning_model(plan: Plan) -> nn.Module:
-    """What the updates go through, without memory."""
-    model, _ = without_memory(model_config(plan))
-    if plan.train.objective is None:
-        return model
-    config = model_config(plan)
-    zeros = (0.0,) * config.channels
-    with torch.device("meta"):
-        return with_objective(
-            model, plan.train, Preprocessing(size=(1, 1), mean=zeros, std=(1.0,) * config.channels)
-        )
 
 
 def shrunk(config: ModelConfig) -> dict[str, Any]:

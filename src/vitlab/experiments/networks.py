@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vitlab.experiments.spec import Arm, Axis, Experiment
+from vitlab.experiments.spec import Arm, Axis, Experiment, Gain
 from vitlab.experiments.tokens import SMALL_VIT
 
 _SHORT: dict[str, Any] = {"evaluations": 2, "keep": 1}
@@ -21,6 +21,7 @@ _NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "hybrid": ("hybrid", _HYBRID),
     "cnn": ("ResNet-18, width 16", _RESNET),
 }
+_AGAINST: dict[str, tuple[str, ...]] = {"vit": ("cnn",), "hybrid": ("cnn", "vit"), "cnn": ()}
 
 CNN_VS_VIT = Experiment(
     name="cnn-vs-vit",
@@ -35,6 +36,11 @@ CNN_VS_VIT = Experiment(
     changes=_SHORT,
     minutes=4,
     matched="compute",
+    probes=("fit",),
+    gains=(
+        Gain(of=("vit", "vit-plain"), beside=("resnet", "resnet-plain")),
+        Gain(of=("vit", "vit-tenth"), beside=("resnet", "resnet-tenth")),
+    ),
     arms=(
         Arm(name="vit", title="ViT", changes=SMALL_VIT),
         Arm(name="tutorial", title="Tutorial CNN", changes=_TUTORIAL, against=("vit",)),
@@ -77,7 +83,7 @@ CNN_VS_VIT = Experiment(
 
 
 def _by_share(*shares: float) -> tuple[Arm, ...]:
-    """Each network with parts of the training images, the others against the CNN."""
+    """Each network with parts of the training images."""
     return tuple(
         Arm(
             name=f"{name}-{100 * share:g}",
@@ -86,7 +92,7 @@ def _by_share(*shares: float) -> tuple[Arm, ...]:
             series=title,
             x=100 * share,
             share=share,
-            against=() if name == "cnn" else (f"cnn-{100 * share:g}",),
+            against=tuple(f"{other}-{100 * share:g}" for other in _AGAINST[name]),
         )
         for name, (title, changes) in _NETWORKS.items()
         for share in shares
@@ -129,7 +135,7 @@ COMPUTE = Experiment(
             changes=changes,
             series=title,
             budget=part,
-            against=() if name == "cnn" else (f"cnn-{part:g}",),
+            against=tuple(f"{other}-{part:g}" for other in _AGAINST[name]),
         )
         for name, (title, changes) in _NETWORKS.items()
         for part in _PARTS

@@ -1,17 +1,15 @@
 """The page of an experiment: question, conclusion, figures, every arm, and how to do it again."""
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from vitlab import __version__
-from vitlab.experiments.conclusion import amount, points
-from vitlab.experiments.figures import measure
+from vitlab.experiments.arms_table import arms_table, cost_cells, table
+from vitlab.experiments.conclusion import amount, points, sides
 from vitlab.experiments.findings import Findings
-from vitlab.experiments.spec import Arm
 from vitlab.experiments.statistics import Difference
 from vitlab.tasks.report.content import Drawing
 from vitlab.tasks.report.markup import Html, element
-from vitlab.tasks.report.numbers import duration, in_pflops, percent, short
+from vitlab.tasks.report.numbers import duration, in_pflops, percent
 from vitlab.tasks.report.page import show
 from vitlab.tasks.report.style import STYLE
 
@@ -39,8 +37,6 @@ CAPTIONS = {
     ),
     "cost": "Time and memory of one update at the batch size of the training.",
 }
-Heads = Sequence[tuple[str, str | None]]
-"""Names of columns, and the class of their cells."""
 MATCHED = {
     "minutes": "the same minutes for every training",
     "steps": "as many steps for every training as the minutes bought the first",
@@ -84,7 +80,7 @@ def _sections(found: Findings, figures: Mapping[str, bytes]) -> Iterator[Html]:
             for name, content in figures.items()
         )
         yield element("section", *map(show, drawn))
-    yield _section("Arms", _arms(found))
+    yield _section("Arms", arms_table(found))
     if found.differences:
         yield _section(
             "Differences", _differences(found), element("p", _how(found), class_="quiet")
@@ -110,6 +106,7 @@ def _tiles(found: Findings) -> Iterator[Html]:
         ("seeds", str(record.seeds)),
         ("trainings done", f"{done} of {found.trainings}"),
         ("data", record.data.rsplit("/", 1)[-1]),
+        ("precision", record.precision),
         ("training time in all", duration(60 * minutes)),
         ("compute in all", in_pflops(flops)),
     ]
@@ -124,95 +121,22 @@ def _conclusion(found: Findings) -> Html:
     return element("ul", *(element("li", text) for text in sentences), class_="conclusion")
 
 
-def _arms(found: Findings) -> Html:
-    heads = (
-        *(("arm", None), ("settings", None), ("seeds", "number"), ("held out", "number")),
-        *((measure(found).replace(" in %", ""), "number"), ("deviation", "number")),
-        *(("steps", "number"), ("compute", "number"), ("time", "number"), ("parameters", "number")),
-        ("FLOPs per image", "number"),
-    )
-    rows = []
-    for arm in found.experiment.arms:
-        known = found.summaries.get(arm.name)
-        cells = [element("td", arm.shown), element("td", _settings(arm), class_="what")]
-        spent = next((r for r in found.results if r.arm == arm.name), None)
-        if known is None and spent is not None:
-            numbers: tuple[str, ...] = (
-                *("1", "–", "–", "–"),
-                *_cost(spent.steps, spent.pflops, spent.minutes),
-                *(short(spent.parameters), short(spent.forward)),
-            )
-            cells += [element("td", text, class_="number") for text in numbers]
-        elif known is None:
-            cells += [element("td", "no result", colspan=len(heads) - 2, class_="quiet")]
-        else:
-            numbers = (
-                str(len(known.values)),
-                percent(known.held_out),
-                percent(known.mean, 2),
-                "–" if known.deviation is None else f"{100 * known.deviation:.2f}",
-                *_cost(known.steps, known.pflops, known.minutes),
-                short(known.parameters),
-                short(known.forward),
-            )
-            cells += [element("td", text, class_="number") for text in numbers]
-        rows.append(element("tr", *cells))
-    return _table(heads, rows, "list arms")
-
-
-def _cost(steps: float, pflops: float, minutes: float) -> tuple[str, str, str]:
-    """Steps, compute and time, as they are shown."""
-    return (
-        f"{steps:,.0f}",
-        in_pflops(1e15 * pflops) if pflops else "–",
-        duration(60 * minutes) if minutes else "–",
-    )
-
-
-def _settings(arm: Arm) -> str:
-    """What is different about an arm."""
-    parts = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in arm.changes.items()]
-    if arm.start:
-        size = f" at {arm.image_size} pixels" if arm.image_size else ""
-        parts.insert(0, _beginning(arm, size))
-    if arm.objective:
-        parts.insert(0, f"{arm.objective}, without labels")
-    if arm.share != 1:
-        parts.append(f"{arm.share:.3g} of the training images")
-    if arm.budget != 1:
-        parts.append(f"{arm.budget:g} {'of' if arm.budget < 1 else 'times'} the budget")
-    return ", ".join(parts) or "the base"
-
-
-def _beginning(arm: Arm, size: str) -> str:
-    """What an arm starts from, in words."""
-    if arm.weights == "fresh":
-        return f"the model of {arm.start}{size}, from nothing"
-    word = {"tune": "fine-tuned from", "test": "judged as is:"}[arm.how]
-    positions = f", positions {arm.positions}" if arm.image_size else ""
-    return f"{word} {arm.start}{size}{positions}{', head new' if arm.new_head else ''}"
-
-
 def _differences(found: Findings) -> Html:
     heads = (
         *(("arm", None), ("against", None), ("points", "number"), ("95 % interval", "number")),
         *(("seeds", "number"), ("conclusion", None)),
     )
     rows = (_difference(found, item) for item in found.differences)
-    return _table(heads, rows, "list")
+    return table(heads, rows, "list")
 
 
 def _difference(found: Findings, item: Difference) -> Html:
-    arm, other = (found.experiment.arm(name) for name in (item.arm, item.against))
-    names = (arm.shown, other.shown)
-    if item.chosen:
-        names = (f"best of {arm.series}: {arm.shown}", f"best of {other.series}: {other.shown}")
     span = "–"
     if item.low is not None and item.high is not None:
         span = f"{points(item.low)} to {points(item.high)}"
     return element(
         "tr",
-        *(element("td", name) for name in names),
+        *(element("td", name) for name in sides(found.experiment, item)),
         element("td", points(item.mean), class_="number"),
         element("td", span, class_="number"),
         element("td", str(item.seeds), class_="number"),
@@ -225,8 +149,12 @@ def _how(found: Findings) -> str:
     budget = "a few steps" if found.record.smoke else MATCHED[found.experiment.matched]
     return (
         f"Differences are taken seed by seed, since both arms then share their held-out images; "
-        f"the interval is Student's, or with one seed a bootstrap over the test images. “Better” "
-        f"and “worse”: the interval does not cross zero. “Equal”: it lies within {margin}. "
+        f"the interval is Student's over the seeds, and tells what other seeds would change on "
+        f"these same test images, nothing of other images. Where each arm has one seed, it is a "
+        f"bootstrap over the test images, or with few shots Student's over the draws of these, and "
+        f"tells nothing of other seeds. “Better” and “worse”: the interval does not cross zero; of "
+        f"what one arm has over another, beside what a third has over a fourth: more and less. "
+        f"“Equal”: it lies within {margin}. "
         f"Anything else is left open. Budget: {budget}."
     )
 
@@ -252,15 +180,9 @@ def _trainings(found: Findings) -> Html:
         numbers = (
             str(result.seed),
             percent(result.value, 2),
-            *_cost(result.steps, result.pflops, result.minutes),
+            *cost_cells(result.steps, result.pflops, result.minutes),
         )
         cells = (element("td", text, class_="number") for text in numbers)
         rows.append(element("tr", element("td", name), *cells))
     summary = element("summary", f"{len(rows)} trainings, each with a page of its own")
-    return element("details", summary, _table(heads, rows, "list"))
-
-
-def _table(heads: Heads, rows: Iterable[Html], kind: str) -> Html:
-    head = element("tr", *(element("th", name, class_=cls) for name, cls in heads))
-    table = element("table", element("thead", head), element("tbody", *rows), class_=kind)
-    return element("div", table, class_="scroll")
+    return element("details", summary, table(heads, rows, "list"))

@@ -1,4 +1,4 @@
-"""What is measured besides: gradients of the blocks, time and memory of an update."""
+"""What is measured besides: gradients, cost of an update, accuracy of images learnt from."""
 
 import re
 import statistics
@@ -11,15 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.data.datasets import DataSource
-from vitlab.data.random import seed_for
+from vitlab.data.loader import batches_for_evaluation
+from vitlab.data.random import generator, seed_for
+from vitlab.evaluate.classify import collect
+from vitlab.experiments.result import TRAIN_ACCURACY
+from vitlab.inference.classifier import load
 from vitlab.models.memory import PeakMemory
 from vitlab.tasks.job import Job, Watcher
+from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.report.write import read_metrics
 from vitlab.tasks.run_folder import read_plan
 from vitlab.train.step import backward, train_step
 
 BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
 HEAD_STD = 0.02
+LEARNT, BATCH = 2000, 250
+"""Images that tell how well a run tells those that it learnt from."""
 UPDATES, SMOKE_UPDATES = 7, 1
 """Timed, after one that is not."""
 
@@ -39,9 +46,28 @@ def probe(
         if "gradients" in names:
             found["gradient_of_block"] = first_gradients(job)
             found["gradient_step"], found["gradient"] = logged_gradients(run)
+        if "fit" in names:
+            found[TRAIN_ACCURACY] = [train_accuracy(job, run)]
     finally:
         job.loader.close()
     return found
+
+
+def train_accuracy(job: Job, run: Path) -> float:
+    """Share told right of some of the images that the run learnt from, as they are."""
+    order = torch.randperm(len(job.train), generator=generator(0, "images learnt from"))
+    classifier, device = load(run), best_device()
+    batches = batches_for_evaluation(
+        job.train.subset(order[:LEARNT]),
+        batch_size=BATCH,
+        preprocessing=classifier.preprocessing,
+        device=device,
+        workers=0,
+        broken=job.unreadable,
+    )
+    outcome = collect(classifier.model.to(device), batches)
+    assert outcome.right is not None
+    return statistics.fmean(outcome.right)
 
 
 def first_gradients(job: Job) -> list[float]:

@@ -2,11 +2,11 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitlab.config import from_dict
+from vitlab.config import flat, from_dict
 from vitlab.errors import ConfigError, VitlabError
 from vitlab.experiments.spec import Experiment
 from vitlab.experiments.table import TABLE, named
@@ -46,17 +46,9 @@ def _with_flat_changes(content: Mapping[str, Any]) -> dict[str, Any]:
     """Tables inside `changes` as dotted keys: TOML writes `optimizer.lr = 1` as a table."""
     found = dict(content)
     if isinstance(found.get("changes"), Mapping):
-        found["changes"] = dict(_flat(found["changes"]))
+        found["changes"] = dict(flat(found["changes"]))
     if isinstance(found.get("arms"), list):
         found["arms"] = [
             _with_flat_changes(arm) if isinstance(arm, Mapping) else arm for arm in found["arms"]
         ]
     return found
-
-
-def _flat(changes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in changes.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -10,6 +10,8 @@ from vitlab.errors import ConfigError
 from vitlab.files import write_json
 
 FILE = "result.json"
+TRAIN_ACCURACY = "train_accuracy"
+"""The probe that tells how many of the images it learnt from a model tells right."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +28,8 @@ class Result:
     """That the value is about."""
     right: str = ""
     """Which of them were told right: a bit for each, the first in the highest of a hex digit."""
+    draws: tuple[float, ...] = ()
+    """With few shots, the accuracy of each draw of them: the same draws for all arms of a seed."""
     parameters: int = 0
     forward: int = 0
     """FLOPs of one image through the model."""

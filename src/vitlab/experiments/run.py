@@ -1,15 +1,23 @@
 """`vitlab experiment`: every arm with every seed, and what the numbers say."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from vitlab.data.datasets import DataSource, open_data
 from vitlab.errors import ConfigError, DataError, ExperimentStopped, Interrupted, VitlabError
 from vitlab.experiments.classes import halve
 from vitlab.experiments.findings import Findings
-from vitlab.experiments.folder import Record, check_folder, exact_command, working_in
+from vitlab.experiments.folder import (
+    Record,
+    check_arms,
+    check_folder,
+    exact_command,
+    working_in,
+)
 from vitlab.experiments.lab import Lab, smallest_class
 from vitlab.experiments.read import find
 from vitlab.experiments.result import Result, read_result
@@ -20,6 +28,8 @@ from vitlab.experiments.write import write, write_tables
 from vitlab.registry import DATASETS
 from vitlab.tasks.figures.style import check_matplotlib
 from vitlab.tasks.job import Watcher
+from vitlab.tasks.job_machine import best_device, fast_precision
+from vitlab.tasks.train import settings_for
 
 Watching = Callable[[str], AbstractContextManager[Watcher]]
 """Somebody to tell how one training goes, by what it is called."""
@@ -53,10 +63,14 @@ def experiment(
     """
     check_matplotlib()
     spec, folder = find(what), Path(out)
+    starts = tuple(dict.fromkeys(arm.start for arm in spec.arms if arm.start))
     if arms is not None:
         spec = spec.only(arms)
-    record = _decide(spec, what, folder, data, seeds, minutes, smoke, arms)
-    check_folder(folder, record)
+    record = _decide(
+        spec, what, folder=folder, data=data, seeds=seeds, minutes=minutes, smoke=smoke, arms=arms
+    )
+    then = check_folder(folder, record)
+    precision = _precision(spec) if then is None or not then.precision else then.precision
     source = _open(record, download)
     lab = Lab(
         experiment=spec,
@@ -66,8 +80,13 @@ def experiment(
         smallest_class=smallest_class(source),
         minutes=record.minutes,
         smoke=smoke,
+        precision=precision,
     )
-    lab.check()
+    settled = lab.check()
+    if then is not None:
+        check_arms(folder, then, settled)
+        settled = {**then.settled, **settled}
+    record = replace(record, precision=precision, settled=settled, starts=starts)
     with working_in(folder, record), signals_raise():
         return _Round(lab=lab, record=record, watching=watching).run()
 
@@ -75,6 +94,7 @@ def experiment(
 def _decide(
     spec: Experiment,
     what: str | os.PathLike[str] | Experiment,
+    *,
     folder: Path,
     data: str | os.PathLike[str] | None,
     seeds: int | None,
@@ -87,8 +107,8 @@ def _decide(
         raise ConfigError(f"minutes {minutes:g} and smoke: trying it out takes a few steps")
     if seeds is not None and seeds < 1:
         raise ConfigError(f"seeds {seeds} is not at least 1")
-    if minutes is not None and not minutes > 0:
-        raise ConfigError(f"minutes {minutes:g} is not positive")
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ConfigError(f"minutes {minutes:g} is not a positive number")
     named = spec.name if isinstance(what, Experiment) else os.fspath(what)
     chosen = given or (SMOKE_DATA if smoke else DATA)
     if chosen not in DATASETS and os.path.exists(os.path.expanduser(chosen)):
@@ -103,6 +123,12 @@ def _decide(
             named, folder, data=given, seeds=seeds, minutes=minutes, smoke=smoke, arms=arms
         ),
     )
+
+
+def _precision(spec: Experiment) -> str:
+    """The recipe's; where it leaves it to the machine, what is fast on this one."""
+    found = settings_for(spec.recipe, spec.changes).precision
+    return fast_precision(best_device()) if found == "auto" else found
 
 
 def _open(record: Record, download: bool) -> DataSource:

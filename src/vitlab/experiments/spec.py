@@ -1,5 +1,6 @@
 """An experiment as data: arms that differ from a base recipe, and what is compared with what."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -53,8 +54,8 @@ class Arm:
             raise ConfigError(
                 f"arm {self.name!r}: a name has letters, digits, dots, lines and underscores alone"
             )
-        if not self.budget > 0:
-            raise ConfigError(f"arm {self.name!r}: budget {self.budget} is not positive")
+        if not 0 < self.budget < math.inf:
+            raise ConfigError(f"arm {self.name!r}: budget {self.budget} is not a positive number")
         if not 0 < self.share <= 1:
             raise ConfigError(f"arm {self.name!r}: share {self.share} is not in (0, 1]")
         if self.image_size < 0:
@@ -73,6 +74,7 @@ class Arm:
                 f"arm {self.name!r}: image_size and positions are for how 'tune' and 'test'; "
                 f"valid: changes, such as model.image_size"
             )
+        _check_changes(self)
 
     @property
     def shown(self) -> str:
@@ -88,6 +90,21 @@ class Axis:
     log: bool = False
     of: Literal["x", "compute"] = "x"
     """Where an arm stands: its `x`, or the training compute that it spent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gain:
+    """Whether one thing brings more to some arm than to another: a difference of differences."""
+
+    of: tuple[str, str]
+    """An arm with it and one without."""
+    beside: tuple[str, str]
+    """The same of what it is compared with."""
+
+    def __post_init__(self) -> None:
+        names = self.of + self.beside
+        if len(set(names)) < len(names):
+            raise ConfigError(f"a gain of {', '.join(names)}; valid: four different arms")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,8 +129,11 @@ class Experiment:
     """Arms are called equal where the whole interval of their difference is within this."""
     measure: Literal["accuracy", "few-shot"] = "accuracy"
     """Of all test images; or of classes that were not learnt, by 5 images and fixed features."""
-    probes: tuple[Literal["gradients", "cost"], ...] = ()
-    """What else is measured: gradients of the blocks, time and memory of an update."""
+    probes: tuple[Literal["gradients", "cost", "fit"], ...] = ()
+    """What else is measured: gradients of the blocks, time and memory of an update, and `fit`,
+    the accuracy on images that were learnt from."""
+    gains: tuple[Gain, ...] = ()
+    """What is compared besides."""
     choose: str = ""
     """The series with which the others are compared, each by its best arm on held-out images."""
     axis: Axis = field(default_factory=Axis)
@@ -128,8 +148,8 @@ class Experiment:
             raise ConfigError(f"experiment {self.name!r} has several arms {repeated[0]!r}")
         if self.seeds < 1:
             raise ConfigError(f"seeds {self.seeds} is not at least 1")
-        if self.minutes is not None and not self.minutes > 0:
-            raise ConfigError(f"minutes {self.minutes} is not positive")
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise ConfigError(f"minutes {self.minutes} is not a positive number")
         if not 0 <= self.margin < 1:
             raise ConfigError(f"margin {self.margin} is not a share from 0 to 1")
         if self.matched != "minutes" and self.arms[0].budget < 1:
@@ -137,6 +157,7 @@ class Experiment:
                 f"arm {self.arms[0].name!r} is the first, whose budget decides the "
                 f"{self.matched} of all, and has {self.arms[0].budget:g} of it; valid: 1 or more"
             )
+        _check_budgets(self)
         _check_references(self)
 
     def trainings(self, seeds: int) -> list[tuple[Arm, int]]:
@@ -163,7 +184,8 @@ class Experiment:
             if arm.name in kept
         )
         choose = self.choose if any(arm.series == self.choose for arm in arms) else ""
-        return replace(self, arms=arms, choose=choose)
+        gains = tuple(gain for gain in self.gains if kept.issuperset(gain.of + gain.beside))
+        return replace(self, arms=arms, choose=choose, gains=gains)
 
     def arm(self, name: str) -> Arm:
         """The arm of a name."""
@@ -182,6 +204,42 @@ class Experiment:
             if arm.series:
                 found.setdefault(arm.series, []).append(arm)
         return found
+
+
+def _check_changes(arm: Arm) -> None:
+    """Refuse what would be ignored."""
+    if arm.how == "test" and (arm.changes or arm.share != 1 or arm.budget != 1):
+        raise ConfigError(
+            f"arm {arm.name!r}: how 'test' trains nothing; leave out changes, share and budget"
+        )
+    reasons = {"seed": "the experiment counts the seeds; valid: its field seeds"}
+    if arm.start:
+        reasons["model"] = f"the weights of {arm.start!r} decide it; leave it out"
+    if arm.share != 1:
+        reasons["images_per_class"] = "share says it too; valid: one of them"
+    if arm.changes.get("precision") == "auto":
+        reasons["precision"] = "'auto' is settled for all arms alike; valid: one of the others"
+    for key, reason in reasons.items():
+        if key in arm.changes:
+            raise ConfigError(f"arm {arm.name!r}: {key} in changes, but {reason}")
+
+
+def _check_budgets(experiment: Experiment) -> None:
+    """Refuse changes that something else decides for all arms."""
+    name, keys = experiment.name, {"budget", "budget_in"}
+    if "seed" in experiment.changes:
+        raise ConfigError(f"experiment {name!r}: seed in changes; valid: its field seeds")
+    if experiment.minutes is not None and keys & experiment.changes.keys():
+        raise ConfigError(f"experiment {name!r}: budget in changes, but its minutes decide it")
+    anchored = experiment.matched != "minutes"
+    for arm in experiment.arms:
+        first = arm == experiment.arms[0]
+        if keys & arm.changes.keys() and (experiment.minutes or (anchored and not first)):
+            by = "minutes decide" if experiment.minutes else "first arm decides"
+            raise ConfigError(
+                f"arm {arm.name!r}: budget in changes, but the experiment's {by} it; valid: the "
+                f"arm's own field budget"
+            )
 
 
 def _check_references(experiment: Experiment) -> None:
@@ -207,5 +265,9 @@ def _check_references(experiment: Experiment) -> None:
         if arm.once and any(arm.name in other.against for other in experiment.arms):
             raise ConfigError(f"arm {arm.name!r} is trained once: nothing is compared with it")
         known.append(arm.name)
+    for gain in experiment.gains:
+        for name in gain.of + gain.beside:
+            if name not in known:
+                raise UnknownName("arm of a gain", name, known)
     if experiment.choose and experiment.choose not in experiment.series:
         raise UnknownName("series to choose", experiment.choose, experiment.series)

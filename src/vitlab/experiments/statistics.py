@@ -1,8 +1,9 @@
 """Means, deviations, and intervals of differences between arms.
 
 Trainings of two arms with the same seed share their held-out images and the order of the others,
-so differences are taken seed by seed: Student's interval of their mean. Of a single seed, the
-interval is that of the images: a bootstrap over those that both judged.
+so differences are taken seed by seed: Student's interval of their mean. Where no arm has more than
+one seed, the interval is that of the images, a bootstrap over those that both judged; or, with few
+shots, Student's over the draws that both share. One seed left of several has no interval.
 """
 
 import math
@@ -15,10 +16,13 @@ import numpy as np
 
 from vitlab.evaluate.bootstrap import interval as bootstrap
 from vitlab.evaluate.fewshot import student
-from vitlab.experiments.result import Result
+from vitlab.experiments.result import TRAIN_ACCURACY, Result
 from vitlab.experiments.spec import Arm, Experiment
 
 Verdict = Literal["better", "worse", "equal", "open"]
+Over = Literal["seeds", "images", "draws"]
+SIGNS = (1.0, -1.0, -1.0, 1.0)
+"""Of an arm, the one it is against, and two that their difference is taken beside."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,10 +33,14 @@ class Summary:
     values: tuple[float, ...]
     held_out: float | None
     pflops: float
+    before: float
+    """PFLOPs of what it starts from, which it has in its weights; 0 of one that begins anew."""
     minutes: float
     steps: float
     parameters: int
     forward: int
+    train_accuracy: float | None
+    """Of some of the images it learnt from; None where that was not measured."""
 
     @property
     def mean(self) -> float:
@@ -54,14 +62,16 @@ class Difference:
     mean: float
     low: float | None
     high: float | None
-    """Of the interval; None where a single seed and no images tell it."""
+    """Of the interval; None where nothing tells it, such as one seed left of several."""
     seeds: int
     """Pairs of trainings."""
-    over: Literal["seeds", "images"]
-    """What the interval is about: other seeds, or, with a single one, other images."""
+    over: Over
+    """What the interval is about: other seeds; where each arm has one, other images or draws."""
     verdict: Verdict
     chosen: bool = False
     """Both arms are the best of their series on held-out images."""
+    beside: tuple[str, ...] = ()
+    """Two arms whose own difference is taken off: empty, or how much more the first two differ."""
 
 
 def summaries(experiment: Experiment, results: Sequence[Result]) -> dict[str, Summary]:
@@ -71,35 +81,59 @@ def summaries(experiment: Experiment, results: Sequence[Result]) -> dict[str, Su
         mine = [result for result in results if result.arm == arm.name]
         values = tuple(result.value for result in mine if result.value is not None)
         if values:
-            found[arm.name] = _summary(arm, mine, values)
+            before = _before(experiment, arm, results)
+            found[arm.name] = _summary(arm, mine, values, before)
     return found
 
 
-def _summary(arm: Arm, results: Sequence[Result], values: tuple[float, ...]) -> Summary:
+def _before(experiment: Experiment, arm: Arm, results: Sequence[Result]) -> float:
+    """PFLOPs behind the weights that an arm starts from, on average over seeds."""
+    if not arm.start or arm.weights == "fresh":
+        return 0.0
+    spent = [result.pflops for result in results if result.arm == arm.start]
+    earlier = _before(experiment, experiment.arm(arm.start), results)
+    return earlier + (statistics.fmean(spent) if spent else 0.0)
+
+
+def _summary(
+    arm: Arm, results: Sequence[Result], values: tuple[float, ...], before: float
+) -> Summary:
     held_out = [result.held_out for result in results if result.held_out is not None]
+    learnt = [x for result in results for x in result.probes.get(TRAIN_ACCURACY, ())]
     return Summary(
         arm=arm.name,
         values=values,
         held_out=statistics.fmean(held_out) if held_out else None,
         pflops=statistics.fmean(result.pflops for result in results),
+        before=before,
         minutes=statistics.fmean(result.minutes for result in results),
         steps=statistics.fmean(result.steps for result in results),
         parameters=results[0].parameters,
         forward=results[0].forward,
+        train_accuracy=statistics.fmean(learnt) if learnt else None,
     )
 
 
 def differences(experiment: Experiment, results: Sequence[Result]) -> list[Difference]:
-    """Of each arm to those it is against, then of the best of each series."""
+    """Of each arm to those it is against, of the best of each series, then of gains."""
     by_arm = {
-        arm.name: {result.seed: result for result in results if result.arm == arm.name}
+        arm.name: {r.seed: r for r in results if r.arm == arm.name and r.value is not None}
         for arm in experiment.arms
     }
-    pairs = [(arm.name, other, False) for arm in experiment.arms for other in arm.against]
-    pairs += [(arm, other, True) for arm, other in _best_pairs(experiment, results)]
+    several = max(map(len, by_arm.values())) > 1
+    pairs: list[tuple[tuple[str, ...], bool]] = [
+        ((arm.name, other), False) for arm in experiment.arms for other in arm.against
+    ]
+    pairs += [(pair, True) for pair in _best_pairs(experiment, results)]
+    pairs += [((*gain.of, *gain.beside), False) for gain in experiment.gains]
     found = (
-        difference(arm, other, by_arm[arm], by_arm[other], margin=experiment.margin, chosen=chosen)
-        for arm, other, chosen in pairs
+        difference(
+            {name: by_arm[name] for name in names},
+            margin=experiment.margin,
+            several=several,
+            chosen=chosen,
+        )
+        for names, chosen in pairs
     )
     return [item for item in found if item is not None]
 
@@ -127,23 +161,21 @@ def _held_out(known: Mapping[str, Summary], arm: Arm) -> float | None:
 
 
 def difference(
-    arm: str,
-    against: str,
-    ours: Mapping[int, Result],
-    theirs: Mapping[int, Result],
-    *,
-    margin: float,
-    chosen: bool = False,
+    arms: Mapping[str, Mapping[int, Result]], *, margin: float, several: bool, chosen: bool = False
 ) -> Difference | None:
-    """By the seeds that both have; None where there are none."""
-    seeds = sorted(ours.keys() & theirs.keys())
-    values = [(ours[seed].value, theirs[seed].value) for seed in seeds]
-    gaps = [one - other for one, other in values if one is not None and other is not None]
-    if not gaps:
+    """Of an arm to another, by the seeds that all have; None where there are none.
+
+    Two more arms take their own difference off. `several`: some arm of the experiment has more
+    than one seed, so that one alone claims nothing.
+    """
+    seeds = sorted(set.intersection(*(set(found) for found in arms.values())))
+    if not seeds:
         return None
-    several = len(seeds) > 1
-    bounds = seed_interval(gaps) if several else image_interval(ours[seeds[0]], theirs[seeds[0]])
+    rows = [[found[seed] for found in arms.values()] for seed in seeds]
+    gaps = [_contrast([result.value or 0.0 for result in row]) for row in rows]
+    over, bounds = _interval(rows, gaps, several)
     low, high = bounds or (None, None)
+    arm, against, *beside = arms
     return Difference(
         arm=arm,
         against=against,
@@ -151,25 +183,52 @@ def difference(
         low=low,
         high=high,
         seeds=len(seeds),
-        over="seeds" if several else "images",
+        over=over,
         verdict=verdict(low, high, margin),
         chosen=chosen,
+        beside=tuple(beside),
     )
 
 
-def seed_interval(gaps: Sequence[float]) -> tuple[float, float]:
+def _contrast(values: Sequence[float]) -> float:
+    """The first less the second; of four, less what the third has over the fourth."""
+    return sum(sign * value for sign, value in zip(SIGNS, values, strict=False))
+
+
+def _interval(
+    rows: Sequence[Sequence[Result]], gaps: Sequence[float], several: bool
+) -> tuple[Over, tuple[float, float] | None]:
+    """What it is about, and its bounds."""
+    if several:
+        return "seeds", paired_interval(gaps) if len(gaps) > 1 else None
+    (row,) = rows
+    if any(result.draws for result in row):
+        return "draws", draw_interval(row)
+    return "images", image_interval(row)
+
+
+def paired_interval(gaps: Sequence[float]) -> tuple[float, float]:
     """Student's 95 % interval of the mean of paired differences."""
     mean = statistics.fmean(gaps)
     half = student(len(gaps) - 1) * statistics.stdev(gaps) / math.sqrt(len(gaps))
     return mean - half, mean + half
 
 
-def image_interval(ours: Result, theirs: Result) -> tuple[float, float] | None:
-    """95 % bootstrap interval of the difference over images that both judged, image by image."""
-    one, other = ours.bits, theirs.bits
-    if one is None or other is None or len(one) != len(other):
+def draw_interval(row: Sequence[Result]) -> tuple[float, float] | None:
+    """The same over draws of a few images, which all arms were judged by."""
+    counts = {len(result.draws) for result in row}
+    if len(counts) > 1 or min(counts) < 2:
         return None
-    gaps = np.array(one, dtype=np.float64) - np.array(other, dtype=np.float64)
+    return paired_interval([_contrast(v) for v in zip(*(r.draws for r in row), strict=True)])
+
+
+def image_interval(row: Sequence[Result]) -> tuple[float, float] | None:
+    """95 % bootstrap interval of the difference over images that all judged, image by image."""
+    bits = [result.bits for result in row]
+    known = [found for found in bits if found is not None]
+    if len(known) < len(bits) or len({len(found) for found in known}) > 1:
+        return None
+    gaps = np.array(SIGNS[: len(row)]) @ np.array(known, dtype=np.float64)
     return bootstrap(lambda rows: float(gaps[rows].mean()), len(gaps))
 
 

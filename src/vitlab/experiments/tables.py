@@ -20,8 +20,11 @@ def trainings_csv(found: Findings) -> str:
 
 def differences_csv(found: Findings) -> str:
     """Every difference with its interval."""
-    rows = ([getattr(item, name) for name in DIFFERENCE] for item in found.differences)
-    return _csv(DIFFERENCE, rows)
+    rows = (
+        [*(getattr(item, name) for name in DIFFERENCE), " ".join(item.beside)]
+        for item in found.differences
+    )
+    return _csv((*DIFFERENCE, "beside"), rows)
 
 
 def _csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -21,6 +21,7 @@ from vitlab.tasks.pretrain import pretrain
 from vitlab.tasks.run_folder import Plan, plan_path, read_plan
 from vitlab.tasks.train import train
 from vitlab.train.loop import RunFiles
+from vitlab.weights.bundle_files import WEIGHTS
 
 SHOTS, DRAWS, SMOKE_DRAWS = 5, 10, 2
 """Images a class that a linear classifier gets, and how often they are drawn."""
@@ -120,6 +121,11 @@ def _start(lab: Lab, arm: Arm, seed: int) -> Path:
     place = lab.place(arm.start, own)
     if read_result(place) is None:
         raise ConfigError(f"it starts from {arm.start}, seed {own}, which has no result")
+    if not (place / "bundle" / WEIGHTS).is_file():
+        raise ConfigError(
+            f"it starts from {arm.start}, seed {own}, whose weights are not here; copy its bundle "
+            f"to {place}, as keep-experiment --weights does, or remove {place} to train it again"
+        )
     return place
 
 
@@ -133,7 +139,10 @@ def _few_shot(lab: Lab, found: Result, model: Path) -> Result:
         seed=found.seed,
         methods=("least-squares",),
     )
-    return replace(found, value=scores.scores[0].mean, images=scores.test_images, right="")
+    (score,) = scores.scores
+    return replace(
+        found, value=score.mean, images=scores.test_images, right="", draws=score.accuracies
+    )
 
 
 def _test(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:

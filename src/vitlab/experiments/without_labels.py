@@ -21,7 +21,9 @@ _TUNING: dict[str, Any] = {
 Nothing is held out, since what was learnt with all labels would know those images."""
 
 
-def _tuned(name: str, title: str, start: str, *, fresh: bool = False) -> Arm:
+def _tuned(
+    name: str, title: str, start: str, *, against: tuple[str, ...] = (), fresh: bool = False
+) -> Arm:
     return Arm(
         name=name,
         title=title,
@@ -31,7 +33,7 @@ def _tuned(name: str, title: str, start: str, *, fresh: bool = False) -> Arm:
         new_head=True,
         share=_SHARE,
         changes=_TUNING,
-        against=() if fresh else ("scratch",),
+        against=against,
     )
 
 
@@ -67,8 +69,20 @@ PRETRAINING = Experiment(
         ),
         Arm(name="labels", title="supervised, all labels", budget=_LONGER, once=True),
         _tuned("scratch", "from scratch, a tenth of the labels", "labels", fresh=True),
-        _tuned("masked-patch", "after masked patch prediction, a tenth of the labels", "colours"),
-        _tuned("mae", "after a masked autoencoder, a tenth of the labels", "pixels"),
-        _tuned("supervised", "after all labels, a tenth of the labels", "labels"),
+        _tuned(
+            "masked-patch",
+            "after masked patch prediction, a tenth of the labels",
+            "colours",
+            against=("scratch", "supervised"),
+        ),
+        _tuned(
+            "mae",
+            "after a masked autoencoder, a tenth of the labels",
+            "pixels",
+            against=("scratch", "supervised"),
+        ),
+        _tuned(
+            "supervised", "after all labels, a tenth of the labels", "labels", against=("scratch",)
+        ),
     ),
 )

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from vitlab.config import override, to_dict
 from vitlab.data.datasets import DataSource
 from vitlab.data.survey import looking
@@ -145,15 +147,7 @@ def _settings(
     changes: dict[str, Any],
 ) -> tuple[TrainConfig, tuple[str, ...]]:
     """The settings for this data and this model, and why."""
-    per_class = int(changes.get("images_per_class", 0))
-    classes = len(source.labels)
-    situation = recipes.Situation(
-        images=per_class * classes or len(source.open_train()),
-        classes=classes,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        accelerated=best_device().type != "cpu",
-    )
-    config, reasons = recipes.finetuning(situation)
+    config, reasons = recipes.finetuning(situation(model, source, changes))
     if options["paper"]:
         config, reasons = recipes.paper(), ("the paper's protocol: SGD from a head of zeros",)
     if options["linear_probe"]:
@@ -167,6 +161,20 @@ def _settings(
         config = replace(config, optimizer=replace(config.optimizer, sam=options["sam"]))
     name = variant_name(model.config) or model.source.path.name
     return override(replace(config, model=name), changes), reasons
+
+
+def situation(
+    model: nn.Module, source: DataSource, changes: Mapping[str, Any]
+) -> recipes.Situation:
+    """What the settings depend on; the model may be one without memory."""
+    per_class = int(changes.get("images_per_class", 0))
+    classes = len(source.labels)
+    return recipes.Situation(
+        images=per_class * classes or len(source.open_train()),
+        classes=classes,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        accelerated=best_device().type != "cpu",
+    )
 
 
 def _with_found_rate(job: Job, watcher: Watcher) -> tuple[Job, Watcher]:

@@ -40,11 +40,15 @@ def with_precision(plan: Plan, device: torch.device, note: Note) -> Plan:
     """The plan with the precision that is fast here, where the recipe leaves it to the machine."""
     if plan.train.precision != "auto":
         return plan
-    precision: Literal["bfloat16", "float32"] = "float32"
-    if multiplies_bfloat16(device):
-        precision = "bfloat16"
+    precision = fast_precision(device)
+    if precision == "bfloat16":
         note("bfloat16, which this machine multiplies faster; weights and optimizer in float32")
     return _settled(plan, precision=precision)
+
+
+def fast_precision(device: torch.device) -> Literal["bfloat16", "float32"]:
+    """What `auto` means on a device."""
+    return "bfloat16" if multiplies_bfloat16(device) else "float32"
 
 
 def with_fitting_batches(plan: Plan, model: nn.Module, note: Note) -> Plan:

@@ -60,6 +60,16 @@ def open_weights_for(
     changes: dict[str, Any],
 ) -> VisionTransformer:
     """The model with a head for the data's classes; `changes` are further fields of its config."""
+    wanted = fields_for(source, image_size=image_size, changes=changes)
+    model = load_weights(_place(weights), **_classes(source, new_head), **wanted)
+    model.source = _with_statistics(model.source, source)
+    return model
+
+
+def fields_for(
+    source: DataSource, *, image_size: Size | None, changes: dict[str, Any]
+) -> dict[str, Any]:
+    """Fields of a config that fine-tuning changes, but for the classes."""
     unknown = sorted(set(changes) - set(ADAPTED))
     if unknown:
         raise ConfigError(
@@ -70,9 +80,7 @@ def open_weights_for(
         wanted["image_size"] = image_size
     for key, value in changes.items():
         wanted[key] = parse(ViTConfig, key, value) if isinstance(value, str) else value
-    model = load_weights(_place(weights), **_classes(source, new_head), **wanted)
-    model.source = _with_statistics(model.source, source)
-    return model
+    return wanted
 
 
 def _with_statistics(known: WeightSource, source: DataSource) -> WeightSource:
