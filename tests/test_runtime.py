@@ -81,6 +81,8 @@ def test_the_processor_is_asked(
     told = tmp_path / "cpuinfo"
     told.write_text(f"processor\t: 0\nmodel name\t: avx512f of a name\nflags\t\t: {flags}\n")
     monkeypatch.setattr(runtime, "PROCESSOR", str(told))
+    assert not ABILITIES["multiplies_bfloat16"]()  # as the tests have switched it off
+    monkeypatch.delenv("VITLAB_BFLOAT16")
     assert ABILITIES["wide_vectors"]() is wide
     assert ABILITIES["multiplies_bfloat16"]() is bfloat16
 
@@ -159,4 +161,5 @@ def test_a_system_without_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_system_that_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "PROCESSOR", str(tmp_path / "missing"))
+    monkeypatch.delenv("VITLAB_BFLOAT16")
     assert not any(able() for able in ABILITIES.values())

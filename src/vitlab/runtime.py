@@ -99,7 +99,12 @@ def wide_vectors() -> bool:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether this processor says that it has products of bfloat16 (AVX-512 BF16, AMX)."""
+    """Whether this processor says that it has products of bfloat16 (AVX-512 BF16, AMX).
+
+    `VITLAB_BFLOAT16=0` says that it has none: for results that other machines repeat.
+    """
+    if os.environ.get("VITLAB_BFLOAT16", "1") == "0":
+        return False
     return not {"avx512_bf16", "amx_bf16"}.isdisjoint(_processor_flags())
 
 

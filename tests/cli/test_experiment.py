@@ -58,7 +58,7 @@ def test_stopped_it_says_how_to_continue(
         (["nothing.toml"], "nothing.toml: cannot be read"),
         (["position", "--smoke", "--minutes", "3"], "minutes 3 and smoke"),
         (["position", "--smoke", "--seeds", "0"], "seeds 0 is not at least 1"),
-        (["position", "--minutes", "-1"], "minutes -1 is not positive"),
+        (["position", "--minutes", "-1"], "minutes -1 is not a positive number"),
         (["position", "--smoke", "--data", "smaple"], "did you mean sample"),
     ],
 )

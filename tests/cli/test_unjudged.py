@@ -32,7 +32,8 @@ def test_a_class_may_go_unjudged_if_that_is_meant(command: Command, tmp_path: Pa
     assert f"{told}: not judged." in (run / "report.html").read_text()
     plan = json.loads((run / "config.json").read_text())
     assert plan["command"].endswith(
-        "--steps 1 --set model=vit_test --set hold_out=0 --set judge_all=false --batch-size 4"
+        "--steps 1 --set model=vit_test --set hold_out=0 --set judge_all=false --batch-size 4 "
+        "--set precision=float32"
     )
     judged = command("evaluate", run, "--data", data)
     assert judged.code == 0, judged.err

@@ -1,8 +1,17 @@
-"""Which numbers a device multiplies."""
+"""Which numbers a training computes with, and which a device multiplies."""
 
 import torch
 
 from vitlab import runtime
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def dtype_of(precision: str, device: torch.device) -> torch.dtype:
+    """The numbers of a forward pass; `auto` that no run has settled is settled here."""
+    if precision == "auto":
+        return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
+    return DTYPES[precision]
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

@@ -19,6 +19,7 @@ from vitlab.models.vit import VisionTransformer, logits_of
 from vitlab.runtime import parts_at_once
 from vitlab.train.config import TrainConfig
 from vitlab.train.loss import Loss
+from vitlab.train.precision import dtype_of
 
 OURS = {
     "stem": ("patch", "resnet", "conv", "shifted"),
@@ -31,7 +32,8 @@ def parts_of(model: nn.Module, batch: Batch, config: TrainConfig) -> int:
     """Parts in which the gradient of this batch is computed at the same time; 1: as a whole."""
     special = config.compile or config.recompute_activations or config.accumulate > 1
     ghosts = config.ghost_batches
-    if special or config.precision != "float32" or not independent(model, ghosts=ghosts > 1):
+    dtype = dtype_of(config.precision, batch.images.device)
+    if special or dtype != torch.float32 or not independent(model, ghosts=ghosts > 1):
         return 1
     parts = parts_at_once(batch.images.device.type, torch.get_num_threads(), len(batch.images))
     return parts if ghosts in (1, parts) else 1

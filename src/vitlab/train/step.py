@@ -12,11 +12,10 @@ from vitlab.data.batch import Batch
 from vitlab.errors import Diverged
 from vitlab.train.config import TrainConfig
 from vitlab.train.loss import Loss, cross_entropy
+from vitlab.train.precision import dtype_of
 from vitlab.train.sam import sharpness_aware
 from vitlab.train.side_by_side import backward_side_by_side, parts_of
 from vitlab.train.state import TrainState
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +68,9 @@ def backward(
         return backward_side_by_side(state.model, batch, at_once, loss_of, smoothing)
     total = torch.zeros((), device=batch.images.device)
     parts = max(config.accumulate, config.ghost_batches)
-    autocast = torch.autocast(
-        batch.images.device.type, DTYPES[config.precision], enabled=config.precision != "float32"
-    )
+    device = batch.images.device
+    dtype = dtype_of(config.precision, device)
+    autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
     for images, targets in zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True):
         with autocast:
             logits = state.forward(images)
