@@ -28,8 +28,9 @@ from vitlab.experiments.write import write, write_tables
 from vitlab.registry import DATASETS
 from vitlab.tasks.figures.style import check_matplotlib
 from vitlab.tasks.job import Watcher
-from vitlab.tasks.job_machine import best_device, fast_precision
+from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.train import settings_for
+from vitlab.train.precision import fast_precision
 
 Watching = Callable[[str], AbstractContextManager[Watcher]]
 """Somebody to tell how one training goes, by what it is called."""

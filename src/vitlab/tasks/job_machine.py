@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from vitlab.train.batch_size import advice, fitting_batch_size
 from vitlab.train.config import TrainConfig
 from vitlab.train.events import check_tensorboard
 from vitlab.train.forward import check_compiler
-from vitlab.train.precision import multiplies_bfloat16
+from vitlab.train.precision import fast_precision
 
 Note = Callable[[str], None]
 
@@ -44,11 +44,6 @@ def with_precision(plan: Plan, device: torch.device, note: Note) -> Plan:
     if precision == "bfloat16":
         note("bfloat16, which this machine multiplies faster; weights and optimizer in float32")
     return _settled(plan, precision=precision)
-
-
-def fast_precision(device: torch.device) -> Literal["bfloat16", "float32"]:
-    """What `auto` means on a device."""
-    return "bfloat16" if multiplies_bfloat16(device) else "float32"
 
 
 def with_fitting_batches(plan: Plan, model: nn.Module, note: Note) -> Plan:

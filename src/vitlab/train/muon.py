@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.train.precision import multiplies_bfloat16
+from vitlab.train.precision import dtype_of
 
 # Of the quintic iteration that drives all singular values towards one; Jordan's choice.
 A, B, C = 3.4445, -4.7750, 2.0315
@@ -22,7 +22,7 @@ products are denormal, and some processors compute those a hundred times slower.
 
 def newton_schulz_dtype(device: torch.device) -> torch.dtype:
     """bfloat16 where the device computes in it; elsewhere that would be four times slower."""
-    return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
+    return dtype_of("auto", device)
 
 
 def orthogonalise(matrices: Float[Tensor, "S R C"]) -> Float[Tensor, "S R C"]:

@@ -1,5 +1,7 @@
 """Which numbers a training computes with, and which a device multiplies."""
 
+from typing import Literal
+
 import torch
 
 from vitlab import runtime
@@ -10,8 +12,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def dtype_of(precision: str, device: torch.device) -> torch.dtype:
     """The numbers of a forward pass; `auto` that no run has settled is settled here."""
     if precision == "auto":
-        return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
+        precision = fast_precision(device)
     return DTYPES[precision]
+
+
+def fast_precision(device: torch.device) -> Literal["bfloat16", "float32"]:
+    """What `auto` means on a device."""
+    return "bfloat16" if multiplies_bfloat16(device) else "float32"
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
