@@ -181,6 +181,17 @@ def test_a_file_that_exists_stays(tmp_path: Path) -> None:
     assert (tmp_path / "a.onnx").read_text() == "mine"
 
 
+def test_weights_beside_the_old_file_go_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, data = tmp_path / "a.onnx", tmp_path / "a.onnx.data"
+    with monkeypatch.context() as patch:
+        patch.setattr(onnx_export, "LARGEST", 1)
+        assert vitlab.export("vit_test", output=file).files == (data, file)
+    assert vitlab.export("vit_test", output=file, force=True).files == (file,)
+    assert not data.exists()
+
+
 def test_without_the_extra_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

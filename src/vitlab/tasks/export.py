@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitlab.data.walk import walk_images
 from vitlab.errors import ConfigError, FileError, InputError, PreprocessingUnknown, UnknownName
 from vitlab.export.aoti import require_compiler, run_package, write_package
-from vitlab.export.onnx import Half, require_onnx, write_onnx
+from vitlab.export.onnx import Half, data_beside, require_onnx, write_onnx
 from vitlab.export.program import trace
 from vitlab.export.quantize import Pixels, write_int8
 from vitlab.export.torch_export import run_program, write_program
@@ -231,9 +231,15 @@ def _staged(path: Path) -> Iterator[Path]:
 
 
 def _publish(folder: Path, path: Path) -> tuple[Path, ...]:
-    """Move what was staged to its place; the file that names the others comes last."""
+    """Move what was staged to its place; the file that names the others comes last.
+
+    Weights beside the file that was there before go with it.
+    """
     staged = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
     for file in staged:
         sync(file)
         os.replace(file, path.parent / file.name)
-    return tuple(path.parent / file.name for file in staged)
+    published = tuple(path.parent / file.name for file in staged)
+    if data_beside(path) not in published:
+        data_beside(path).unlink(missing_ok=True)
+    return published
