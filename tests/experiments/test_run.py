@@ -297,6 +297,18 @@ def test_what_decides_a_training_is_compared_and_nothing_else(
         other = study(Arm(name="plain"), Arm(name="wide", changes={"model.width": 48, field: new}))
         with pytest.raises(ConfigError, match=f"arm 'wide' with {told} {old}, not {new};"):
             experiment(other, out=tmp_path, data=data, seeds=1)
+    # A field that there was not when it was begun has been what it usually is.
+    record = json.loads((tmp_path / "experiment.json").read_text())
+    before = json.dumps(record)
+    del record["settled"]["wide"]["model"]["branch_norm"]
+    del record["settled"]["wide"]["train"]["optimizer"]["sam"]
+    (tmp_path / "experiment.json").write_text(json.dumps(record))
+    experiment(more, out=tmp_path, data=data, seeds=1)
+    del record["settled"]["wide"]["model"]["width"]
+    (tmp_path / "experiment.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigError, match=r"arm 'wide' with model\.width absent, not 48;"):
+        experiment(more, out=tmp_path, data=data, seeds=1)
+    (tmp_path / "experiment.json").write_text(before)
     # The same words of the spec mean something else where the recipe has changed.
     changed = replace(recipe("default"), label_smoothing=0.3)
     monkeypatch.setattr("vitlab.tasks.train.recipe_named", lambda name: changed)

@@ -162,6 +162,26 @@ def test_what_may_be_said(low: float | None, high: float | None, expected: str) 
     assert verdict(low, high, 0.01) == expected
 
 
+def test_one_seed_claims_no_small_difference_of_two_trainings() -> None:
+    assert verdict(0.001, 0.05, 0.01, least=0.01) == "open"
+    assert verdict(0.011, 0.05, 0.01, least=0.01) == "better"
+    assert verdict(-0.05, -0.001, 0.01, least=0.01) == "open"
+    assert verdict(-0.05, -0.011, 0.01, least=0.01) == "worse"
+    # 997 images of which the second tells 15 more right, and none fewer: 0.8 to 2.3 points.
+    one, other = [n >= 97 for n in range(997)], [n >= 82 for n in range(997)]
+    results = [
+        result(arm, 0, sum(bits) / 997, images=997, right=pack(bits))
+        for arm, bits in (("a", one), ("b", other))
+    ]
+    (found,) = differences(two_arms(), results)
+    assert found.low is not None
+    assert 0 < found.low < 0.01 < found.mean
+    assert found.verdict == "open"
+    judged = Arm(name="b", how="test", start="a", image_size=40, against=("a",))
+    (found,) = differences(two_arms(arms=(Arm(name="a"), judged)), results)
+    assert found.verdict == "better"
+
+
 def test_sentences_follow_from_the_intervals() -> None:
     better = [result("a", s, 0.5) for s in range(3)] + [
         result("b", s, v) for s, v in enumerate((0.56, 0.57, 0.55))

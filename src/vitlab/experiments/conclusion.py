@@ -7,6 +7,8 @@ from vitlab.experiments.statistics import Difference, Summary
 
 ONE_SEED = {"images": "other test images", "draws": "other draws of the few images"}
 """What an interval of one seed is about."""
+MANY = 5
+"""Intervals of 95 % of which one or more misses the truth with a probability above a fifth."""
 EVEN = 0.8
 """Part of the compute of others from which on it is as much, but for whole steps."""
 
@@ -15,7 +17,7 @@ def conclusion(experiment: Experiment, found: Sequence[Difference]) -> list[str]
     """A sentence for each difference that may be claimed, and how far they can be trusted."""
     claimed = [item for item in found if item.verdict != "open"]
     sentences = [_sentence(experiment, item) for item in claimed]
-    caveats = (*_caveats(found, claimed), *_once(experiment, claimed))
+    caveats = (*_caveats(found, claimed, experiment.margin), *_once(experiment, claimed))
     return [*sentences, *caveats] if found else []
 
 
@@ -99,7 +101,9 @@ def points(share: float) -> str:
     return text.replace("−0.0", "0.0").replace("+0.0", "0.0")
 
 
-def _caveats(found: Sequence[Difference], claimed: Sequence[Difference]) -> Iterator[str]:
+def _caveats(
+    found: Sequence[Difference], claimed: Sequence[Difference], margin: float
+) -> Iterator[str]:
     without = sum(item.low is None for item in found)
     if without and any(item.over == "seeds" for item in found):
         yield f"Differences of which both arms have one seed alone, and so no interval: {without}."
@@ -111,9 +115,10 @@ def _caveats(found: Sequence[Difference], claimed: Sequence[Difference]) -> Iter
         if any(item.over == kind for item in claimed):
             yield (
                 f"There is one seed: intervals tell what {what} would change, and nothing of other "
-                f"seeds."
+                f"seeds, so that no smaller difference than {amount(margin)} is claimed of "
+                f"different trainings."
             )
-    if len(found) >= 10 and claimed:
+    if len(found) >= MANY and claimed:
         yield (
             f"Of {len(found)} intervals of 95 %, each by itself, one or more may miss the truth by "
             "chance."

@@ -3,7 +3,7 @@
 import json
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,13 +96,24 @@ def _common(then: Record, now: Record) -> dict[str, tuple[Any, Any]]:
     return fields
 
 
-def check_arms(folder: Path, then: Record, settled: dict[str, dict[str, Any]]) -> None:
-    """Refuse an arm that was trained with other settings; the first that differs is named."""
+def check_arms(
+    folder: Path,
+    then: Record,
+    settled: dict[str, dict[str, Any]],
+    usual: Callable[[str], Mapping[str, Any]],
+) -> None:
+    """Refuse an arm that was trained with other settings; the first that differs is named.
+
+    A field that there was not then has been what it `usual`ly is.
+    """
     for arm in settled:
         if arm not in then.settled:
             continue
         old = dict(flat(then.settled[arm]))
         new = dict(flat(json.loads(json.dumps(settled[arm]))))
+        if not new.keys() <= old.keys():
+            known = json.loads(json.dumps(dict(usual(arm))))
+            old = {key: known[key] for key in new if key in known} | old
         for key in (*new, *old):
             one, other = old.get(key, ABSENT), new.get(key, ABSENT)
             if one != other and key not in HARMLESS:

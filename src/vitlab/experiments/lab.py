@@ -11,7 +11,14 @@ import torch
 from vitlab.config import from_dict, to_dict
 from vitlab.data.datasets import DataSource
 from vitlab.errors import ConfigError
-from vitlab.experiments.settled import Settled, after, check_model, described, learning_model
+from vitlab.experiments.settled import (
+    Settled,
+    after,
+    check_model,
+    described,
+    learning_model,
+    usual,
+)
 from vitlab.experiments.spec import Arm, Experiment
 from vitlab.files import write_json
 from vitlab.models.cnn_config import ResNetConfig
@@ -151,6 +158,11 @@ class Lab:
             budget = {} if settled.train is None else self.own_budget(arm, settings)
             found[arm.name] = described(arm, settled, budget)
         return found
+
+    def usual(self, name: str) -> dict[str, Any]:
+        """What an arm's fields are where nobody says otherwise."""
+        arm = self.experiment.arm(name)
+        return usual(self.settled(arm, self.settings(arm, 0)))
 
     @property
     def anchor(self) -> Anchor | None:

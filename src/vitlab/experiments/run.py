@@ -85,7 +85,7 @@ def experiment(
     )
     settled = lab.check()
     if then is not None:
-        check_arms(folder, then, settled)
+        check_arms(folder, then, settled, lab.usual)
         settled = {**then.settled, **settled}
     record = replace(record, precision=precision, settled=settled, starts=starts)
     with working_in(folder, record), signals_raise():

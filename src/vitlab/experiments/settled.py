@@ -1,13 +1,13 @@
 """What an arm is to the last field, so that it can be refused, stored and compared beforehand."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import torch
 from torch import nn
 
-from vitlab.config import override, to_dict
+from vitlab.config import flat, override, to_dict
 from vitlab.data.datasets import DataSource
 from vitlab.errors import ConfigError
 from vitlab.experiments.spec import Arm
@@ -78,6 +78,16 @@ def learning_model(settled: Settled) -> nn.Module:
     plain = Preprocessing(size=(1, 1), mean=(0.0,) * channels, std=(1.0,) * channels)
     with torch.device("meta"):
         return with_objective(model, settled.train, plain)
+
+
+def usual(settled: Settled) -> dict[str, Any]:
+    """What fields of `described` are, as dotted keys, where nobody says otherwise."""
+    model = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(settled.model)
+        if (field.default, field.default_factory) != (MISSING, MISSING)
+    }
+    return dict(flat({"train": to_dict(TrainConfig()), "model": model}))
 
 
 def described(arm: Arm, settled: Settled, budget: Mapping[str, Any]) -> dict[str, Any]:

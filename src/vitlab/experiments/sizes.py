@@ -79,7 +79,7 @@ RESOLUTION = Experiment(
             new_head=True,
             image_size=32,
             budget=_PART,
-            changes=_TUNING,
+            changes={**_TUNING, "optimizer.layer_decay": 1.0, "head_first": 0.0},
             against=("tuned-32",),
         ),
     ),

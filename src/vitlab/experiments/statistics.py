@@ -3,7 +3,9 @@
 Trainings of two arms with the same seed share their held-out images and the order of the others,
 so differences are taken seed by seed: Student's interval of their mean. Where no arm has more than
 one seed, the interval is that of the images, a bootstrap over those that both judged; or, with few
-shots, Student's over the draws that both share. One seed left of several has no interval.
+shots, Student's over the draws that both share. That tells nothing of other seeds, so a difference
+must then be larger than the margin to be claimed, unless both arms are the same weights. One seed
+left of several has no interval.
 """
 
 import math
@@ -132,10 +134,16 @@ def differences(experiment: Experiment, results: Sequence[Result]) -> list[Diffe
             margin=experiment.margin,
             several=several,
             chosen=chosen,
+            same_weights=len({_weights(experiment.arm(name)) for name in names}) == 1,
         )
         for names, chosen in pairs
     )
     return [item for item in found if item is not None]
+
+
+def _weights(arm: Arm) -> str:
+    """The arm whose training an arm is judged with."""
+    return arm.start if arm.how == "test" else arm.name
 
 
 def _best_pairs(experiment: Experiment, results: Sequence[Result]) -> list[tuple[str, str]]:
@@ -161,12 +169,18 @@ def _held_out(known: Mapping[str, Summary], arm: Arm) -> float | None:
 
 
 def difference(
-    arms: Mapping[str, Mapping[int, Result]], *, margin: float, several: bool, chosen: bool = False
+    arms: Mapping[str, Mapping[int, Result]],
+    *,
+    margin: float,
+    several: bool,
+    chosen: bool = False,
+    same_weights: bool = False,
 ) -> Difference | None:
     """Of an arm to another, by the seeds that all have; None where there are none.
 
     Two more arms take their own difference off. `several`: some arm of the experiment has more
-    than one seed, so that one alone claims nothing.
+    than one seed, so that one alone claims nothing. `same_weights`: no seed
+    would make a difference.
     """
     seeds = sorted(set.intersection(*(set(found) for found in arms.values())))
     if not seeds:
@@ -175,6 +189,7 @@ def difference(
     gaps = [_contrast([result.value or 0.0 for result in row]) for row in rows]
     over, bounds = _interval(rows, gaps, several)
     low, high = bounds or (None, None)
+    least = 0.0 if over == "seeds" or same_weights else margin
     arm, against, *beside = arms
     return Difference(
         arm=arm,
@@ -184,7 +199,7 @@ def difference(
         high=high,
         seeds=len(seeds),
         over=over,
-        verdict=verdict(low, high, margin),
+        verdict=verdict(low, high, margin, least=least),
         chosen=chosen,
         beside=tuple(beside),
     )
@@ -232,12 +247,15 @@ def image_interval(row: Sequence[Result]) -> tuple[float, float] | None:
     return bootstrap(lambda rows: float(gaps[rows].mean()), len(gaps))
 
 
-def verdict(low: float | None, high: float | None, margin: float) -> Verdict:
-    """What may be said: nothing where the interval crosses zero, unless it is within the margin."""
+def verdict(low: float | None, high: float | None, margin: float, *, least: float = 0.0) -> Verdict:
+    """What may be said: nothing where the interval crosses zero, unless it is within the margin.
+
+    Nor where it has differences of no more than the `least`, in either direction.
+    """
     if low is None or high is None:
         return "open"
     if -margin <= low and high <= margin:
         return "equal"
-    if low > 0:
+    if low > least:
         return "better"
-    return "worse" if high < 0 else "open"
+    return "worse" if high < -least else "open"

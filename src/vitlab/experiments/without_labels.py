@@ -22,7 +22,13 @@ Nothing is held out, since what was learnt with all labels would know those imag
 
 
 def _tuned(
-    name: str, title: str, start: str, *, against: tuple[str, ...] = (), fresh: bool = False
+    name: str,
+    title: str,
+    start: str,
+    *,
+    against: tuple[str, ...] = (),
+    fresh: bool = False,
+    budget: float = 1.0,
 ) -> Arm:
     return Arm(
         name=name,
@@ -32,6 +38,7 @@ def _tuned(
         weights="fresh" if fresh else "learnt",
         new_head=True,
         share=_SHARE,
+        budget=budget,
         changes=_TUNING,
         against=against,
     )
@@ -83,6 +90,14 @@ PRETRAINING = Experiment(
         ),
         _tuned(
             "supervised", "after all labels, a tenth of the labels", "labels", against=("scratch",)
+        ),
+        _tuned(
+            "scratch-long",
+            "from scratch, as many steps as with pre-training, a tenth of the labels",
+            "labels",
+            against=("scratch", "masked-patch", "mae"),
+            fresh=True,
+            budget=1 + _LONGER,
         ),
     ),
 )
