@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import vitlab
 from vitlab.export.aoti import write_package
 from vitlab.inference import session_engine
-from vitlab.inference.runtimes import OnnxRuntime, OpenedOnce, shared_pool
+from vitlab.inference.runtimes import OnnxRuntime, OpenedOnce, OpenVino, shared_pool
 from vitlab.inference.session_engine import SessionEngine, Source
 from vitlab.inference.workers import MOST_WORKERS, share_cores
 from vitlab.weights.deployed import Facts
@@ -228,3 +228,16 @@ def test_packages_are_compiled_for_any_number_of_threads(
     write_package(program, tmp_path / "a.pt2", {"key": "value"})
     with inductor.config.patch(given):  # which knows every key, or refuses
         assert inductor.config.cpp.dynamic_threads
+
+
+def test_openvino_has_met_numpy_before_there_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    openvino: Any = pytest.importorskip("openvino")
+    real, seen = openvino.Tensor, []
+
+    def tensor(*arguments: object) -> Any:
+        seen.append(threading.current_thread())
+        return real(*arguments)
+
+    monkeypatch.setattr(openvino, "Tensor", tensor)
+    OpenVino(Path("model.onnx"))
+    assert seen == [threading.main_thread()]

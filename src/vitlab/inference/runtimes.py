@@ -107,6 +107,9 @@ class OpenVino:
             raise MissingExtra("openvino", "the engine openvino") from None
         self._path = path
         self._core: Any = openvino.Core()
+        # Its first array sets up what it shares with NumPy; two threads that get theirs at the same
+        # moment have been seen to wait for each other for ever.
+        _ = openvino.Tensor(openvino.Type.f32, openvino.Shape([1])).data
 
     def metadata(self) -> Mapping[str, str]:
         return read_metadata(self._path)
