@@ -88,6 +88,7 @@ def test_a_missing_file_and_an_unknown_name(tmp_path: Path) -> None:
         ({"budget": 0}, "not a positive"),
         ({"budget": float("inf")}, "not a positive"),
         ({"changes": {"seed": 3}}, "seed in changes"),
+        ({"changes": {"judged_on": "held-out"}}, "judged_on in changes"),
         ({"changes": {"precision": "auto"}}, "settled for all arms"),
         ({"share": 0.5, "changes": {"images_per_class": 3}}, "images_per_class in changes"),
         ({"how": "tune", "start": "b", "changes": {"model": "vit_test"}}, "the weights of 'b'"),
@@ -131,6 +132,7 @@ def test_changes_that_something_else_decides() -> None:
     for fields, message in (
         ({"changes": counted, "minutes": 1}, "budget in changes, but its minutes"),
         ({"changes": {"seed": 1}}, "seed in changes"),
+        ({"changes": {"judged_on": "held-out"}}, "judged_on in changes"),
         ({"minutes": float("inf")}, "not a positive number"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -17,6 +17,7 @@ from vitlab.data import folder as folder_module
 from vitlab.data.cifar import CIFAR10, CIFAR10_FILES
 from vitlab.data.datasets import StoredFile
 from vitlab.data.thumbnails import TRIED, check_readable
+from vitlab.errors import ConfigError
 from vitlab.registry import DATASETS
 from vitlab.tasks import job
 from vitlab.tasks.evaluate import evaluate
@@ -129,6 +130,24 @@ def test_cifar(cifar: Path, audit: Audit, tmp_path: Path) -> None:
     assert len(audit.early(cifar.parent)) == 5
     assert audit.early(cifar) == set()
     assert audit.late(cifar) == {str(cifar)}
+
+
+def test_a_trial_is_judged_on_held_out_images(cifar: Path, audit: Audit, tmp_path: Path) -> None:
+    run = train(data="cifar10", out=tmp_path / "run", changes=SMALL | {"judged_on": "held-out"})
+    assert run.split == "validation"
+    assert run.metrics["validation_images"] == 0.2 * 5 * EACH
+    assert audit.over
+    assert audit.early(cifar) == audit.late(cifar) == set()
+    assert "A trial: the test images were not opened." in run.report.read_text()
+
+
+def test_a_trial_needs_held_out_images(cifar: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="judged_on held-out needs hold_out > 0"):
+        train(
+            data="cifar10",
+            out=tmp_path / "run",
+            changes=SMALL | {"judged_on": "held-out", "hold_out": 0.0},
+        )
 
 
 def test_cifar_broken_off_and_resumed(cifar: Path, audit: Audit, tmp_path: Path) -> None:

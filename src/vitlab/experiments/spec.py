@@ -212,7 +212,10 @@ def _check_changes(arm: Arm) -> None:
         raise ConfigError(
             f"arm {arm.name!r}: how 'test' trains nothing; leave out changes, share and budget"
         )
-    reasons = {"seed": "the experiment counts the seeds; valid: its field seeds"}
+    reasons = {
+        "seed": "the experiment counts the seeds; valid: its field seeds",
+        "judged_on": "an experiment tells the accuracy of test images; leave it out",
+    }
     if arm.start:
         reasons["model"] = f"the weights of {arm.start!r} decide it; leave it out"
     if arm.share != 1:
@@ -229,6 +232,8 @@ def _check_budgets(experiment: Experiment) -> None:
     name, keys = experiment.name, {"budget", "budget_in"}
     if "seed" in experiment.changes:
         raise ConfigError(f"experiment {name!r}: seed in changes; valid: its field seeds")
+    if "judged_on" in experiment.changes:
+        raise ConfigError(f"experiment {name!r}: judged_on in changes; test images judge all arms")
     if experiment.minutes is not None and keys & experiment.changes.keys():
         raise ConfigError(f"experiment {name!r}: budget in changes, but its minutes decide it")
     anchored = experiment.matched != "minutes"

@@ -22,7 +22,8 @@ def open_images(
 
     Those of a resumed run must be the same files as in the survey that is known of them.
     """
-    if known is None and config.judge_all and source.unjudged is not None:
+    strict = config.judge_all and config.judged_on == "test"
+    if known is None and strict and source.unjudged is not None:
         raise DataError(
             f"{source.unjudged}: nothing would tell whether that was learnt; "
             "valid: the same classes in both, or --set judge_all=false"

@@ -109,16 +109,21 @@ class Trained:
     def _judge(self) -> Judge:
         return JUDGES[self.source.task]
 
+    @property
+    def _open_test(self) -> Callable[[], ImageSet] | None:
+        """Opens the test images, where there are any and they are to judge."""
+        return self.source.open_test if self.plan.train.judged_on == "test" else None
+
     def _judged_split(self) -> tuple[str, ImageSet]:
         """The test images, opened here for the first time."""
-        if self.source.open_test is not None:
-            return "test", self.source.open_test()
+        if self._open_test is not None:
+            return "test", self._open_test()
         if self.validation is not None:
             return "validation", self.validation
         return "train", self.train
 
     def _temperature(self) -> Temperature | None:
-        if self.validation is None or self.source.open_test is None or not self._judge.calibrated:
+        if self.validation is None or self._open_test is None or not self._judge.calibrated:
             return None
         held_out = collect(self.model, self.batches(self.validation))
         return fit_temperature(held_out.logits, held_out.labels)
@@ -195,7 +200,10 @@ class Trained:
     def notes(self) -> tuple[str, ...]:
         """What the reader of the report should know."""
         notes = [f"{note}." for note in self.source.told]
-        notes += () if self.plan.train.objective else unjudged(self.source, "test")
+        if self.plan.train.judged_on == "held-out":
+            notes.append("A trial: the test images were not opened.")
+        elif self.plan.train.objective is None:
+            notes += unjudged(self.source, "test")
         notes.append(f"The {'averaged' if self.weights == 'ema' else 'trained'} weights were kept.")
         if self.state.best_step:
             notes.append(f"Chosen on the held-out images after step {self.state.best_step}.")

@@ -129,6 +129,11 @@ class TrainConfig:
     """Share of unreadable images from which on the run stops."""
     judge_all: bool = True
     """Whether a class without test images stops the run before it begins."""
+    judged_on: Literal["test", "held-out"] = "test"
+    """The images that say at the end what the model is worth.
+
+    `held-out`: the run is one of many to choose from, and never opens the test images.
+    """
     masked_patch: MaskedPatchConfig | None = None
     """Learn without labels, from corrupted patches; None: not so."""
     mae: MaeConfig | None = None
@@ -184,6 +189,8 @@ class TrainConfig:
             raise ConfigError("whiten_frozen needs whiten > 0: nothing else may start there")
         if self.patience and not self.hold_out:
             raise ConfigError("patience needs hold_out > 0: nothing else may decide when to stop")
+        if self.judged_on == "held-out" and not self.hold_out:
+            raise ConfigError("judged_on held-out needs hold_out > 0: no images are held out")
 
 
 def _check_pretraining(config: TrainConfig) -> None:

@@ -9,7 +9,7 @@ from vitlab.errors import ConfigError, WeightsError
 from vitlab.train.checkpoint import Checkpoint, Progress, checkpoints, read_checkpoint, restore
 from vitlab.train.state import TrainState
 
-FREE = frozenset(("workers", "max_broken", "judge_all", "checkpoint_every", "keep"))
+FREE = frozenset(("workers", "max_broken", "judge_all", "judged_on", "checkpoint_every", "keep"))
 """Settings that a run may change on the way: its weights do not depend on them."""
 
 log = logging.getLogger(__name__)
