@@ -11,6 +11,11 @@ from vitlab.errors import ConfigError, UnknownName
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """An arm's name is a folder's."""
+RESERVED = {
+    "seed": "the experiment counts the seeds; valid: its field seeds",
+    "judged_on": "an experiment tells the accuracy of test images; leave it out",
+}
+"""Settings that are the same for all arms, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,10 +217,7 @@ def _check_changes(arm: Arm) -> None:
         raise ConfigError(
             f"arm {arm.name!r}: how 'test' trains nothing; leave out changes, share and budget"
         )
-    reasons = {
-        "seed": "the experiment counts the seeds; valid: its field seeds",
-        "judged_on": "an experiment tells the accuracy of test images; leave it out",
-    }
+    reasons = dict(RESERVED)
     if arm.start:
         reasons["model"] = f"the weights of {arm.start!r} decide it; leave it out"
     if arm.share != 1:
@@ -230,10 +232,9 @@ def _check_changes(arm: Arm) -> None:
 def _check_budgets(experiment: Experiment) -> None:
     """Refuse changes that something else decides for all arms."""
     name, keys = experiment.name, {"budget", "budget_in"}
-    if "seed" in experiment.changes:
-        raise ConfigError(f"experiment {name!r}: seed in changes; valid: its field seeds")
-    if "judged_on" in experiment.changes:
-        raise ConfigError(f"experiment {name!r}: judged_on in changes; test images judge all arms")
+    for key, reason in RESERVED.items():
+        if key in experiment.changes:
+            raise ConfigError(f"experiment {name!r}: {key} in changes, but {reason}")
     if experiment.minutes is not None and keys & experiment.changes.keys():
         raise ConfigError(f"experiment {name!r}: budget in changes, but its minutes decide it")
     anchored = experiment.matched != "minutes"

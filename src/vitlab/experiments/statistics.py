@@ -179,8 +179,8 @@ def difference(
     """Of an arm to another, by the seeds that all have; None where there are none.
 
     Two more arms take their own difference off. `several`: some arm of the experiment has more
-    than one seed, so that one alone claims nothing. `same_weights`: no
-    seed would make a difference.
+    than one seed, so that one alone claims nothing. `same_weights`: no seed would
+    make a difference.
     """
     seeds = sorted(set.intersection(*(set(found) for found in arms.values())))
     if not seeds:
