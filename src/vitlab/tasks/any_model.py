@@ -14,6 +14,7 @@ from vitlab.models.config import pair
 from vitlab.models.registry import create_model
 from vitlab.models.variants import variant, variants
 from vitlab.preprocessing import Preprocessing
+from vitlab.weights.bundle_files import WEIGHTS
 from vitlab.weights.bundled import bundled_name, bundled_names
 from vitlab.weights.reading import SUFFIXES
 from vitlab.weights.source import WeightSource
@@ -45,8 +46,14 @@ def open_any(model: str | os.PathLike[str] | Classifier, **changes: Any) -> AnyM
     word = os.fspath(model)
     if is_name(model):
         return AnyModel(classifier=_fresh(word, **changes), name=word, fresh=True)
-    known = bundled_name(model) or (word if named(model) is not None else None)
-    return AnyModel(classifier=load(model, **changes), name=known or _title(Path(word)))
+    return AnyModel(classifier=load(model, **changes), name=title_of(model))
+
+
+def title_of(weights: str | os.PathLike[str]) -> str:
+    """What a reader calls weights: their name, or that of the file or run they lie in."""
+    word = os.fspath(weights)
+    known = bundled_name(weights) or (word if named(weights) is not None else None)
+    return known or _title(Path(word))
 
 
 def is_name(model: object) -> bool:
@@ -83,7 +90,9 @@ def _is_name(word: str) -> bool:
 def _title(path: Path) -> str:
     """The name of a file without its ending, of a run, or of the run that a bundle is of."""
     path = path.absolute()
-    if path.suffix in SUFFIXES:
+    if path.name == WEIGHTS:  # as in every bundle: its folder says more
+        path = path.parent
+    elif path.suffix in SUFFIXES:
         return path.stem
     return path.parent.name if path.name == "bundle" else path.name
 

@@ -17,6 +17,7 @@ from vitlab.models.config import Size
 from vitlab.models.vit import VisionTransformer
 from vitlab.preprocessing import Preprocessing
 from vitlab.recipes import finetune as recipes
+from vitlab.tasks.any_model import title_of
 from vitlab.tasks.card.read import variant_name
 from vitlab.tasks.find_rate import check_plots, draw_trials
 from vitlab.tasks.job import Job, Watcher
@@ -87,7 +88,8 @@ def finetune(
         weights, source, image_size=image_size, new_head=paper or new_head, changes=of_model
     )
     with looking(watcher.files):
-        config, reasons = _settings(model, source, options, of_run)
+        name = variant_name(model.config) or title_of(weights)
+        config, reasons = _settings(model, source, options, of_run, name)
     begin = Start(
         weights=weights,
         preprocessing=_preprocessing(model, source),
@@ -145,8 +147,9 @@ def _settings(
     source: DataSource,
     options: Mapping[str, Any],
     changes: dict[str, Any],
+    name: str,
 ) -> tuple[TrainConfig, tuple[str, ...]]:
-    """The settings for this data and this model, and why."""
+    """The settings for this data and this model, and why; `name` is what the model is called."""
     config, reasons = recipes.finetuning(situation(model, source, changes))
     if options["paper"]:
         config, reasons = recipes.paper(), ("the paper's protocol: SGD from a head of zeros",)
@@ -159,7 +162,6 @@ def _settings(
         config = replace(config, frozen_blocks=options["freeze"])
     if options["sam"]:
         config = replace(config, optimizer=replace(config.optimizer, sam=options["sam"]))
-    name = variant_name(model.config) or model.source.path.name
     return override(replace(config, model=name), changes), reasons
 
 

@@ -66,7 +66,8 @@ def draw_curve(found: Benchmark) -> Any:
         axes.set_title(f"batch of {cell.batch}", loc="left")
         axes.set_xlabel("images a second")
     panels[0].set_ylabel("points of accuracy, with the 95 % interval")
-    panels[-1].legend(loc="lower left")
+    handles, names = panels[-1].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=2)
     return figure
 
 
