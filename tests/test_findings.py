@@ -1,0 +1,87 @@
+"""The page of findings says what the results of the experiments beside it say."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command import ROOT, script
+
+PAGE = ROOT / "docs" / "experiments" / "findings.md"
+
+
+def difference(against: str, **changes: Any) -> dict[str, Any]:
+    gap = {"arm": "b", "against": against, "mean": 0.031, "low": 0.017, "high": 0.045}
+    return gap | {"verdict": "better", "chosen": False, "beside": []} | changes
+
+
+def arm(name: str, **changes: Any) -> dict[str, Any]:
+    found = {"arm": name, "title": name.upper(), "mean": 0.53, "deviation": 0.0113, "steps": 1300}
+    cost = {"pflops": 0.02, "before": 0.0, "minutes": 4.04, "train_accuracy": None}
+    return found | cost | changes
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    results = {
+        "arms": [arm("a"), arm("b", mean=0.561, deviation=None)],
+        "differences": [
+            difference("a"),
+            difference("a", verdict="open", mean=-0.002, low=None, high=None),
+            difference("a", chosen=True),
+            difference("a", beside=["c", "d"]),
+        ],
+        "conclusion": ["B is better."],
+        "command": "vitlab experiment one",
+    }
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "results.json").write_text(json.dumps(results))
+    path = tmp_path / "page.md"
+    path.write_text("# Found\n<!-- results of one -->\nold\n<!-- end of one -->\nBecause.\n")
+    return path
+
+
+def test_conclusion_and_table_stand_where_the_page_asks_for_them(page: Path) -> None:
+    for _ in range(2):  # a second time changes nothing
+        assert script("tell-findings").main([str(page)]) == 0
+        assert page.read_text().splitlines() == [
+            "# Found",
+            "<!-- results of one -->",
+            "- B is better.",
+            "",
+            "| arm | accuracy | against | difference in points | PFLOPs | steps | minutes |",
+            "| --- | --: | --- | --: | --: | --: | --: |",
+            "| A | 53.0 ± 1.1 % |  |  | 0.0200 | 1,300 | 4.0 |",
+            "| B | 56.1 % | A<br>A | **+3.1 (+1.7 to +4.5)**<br>-0.2 | 0.0200 | 1,300 | 4.0 |",
+            "",
+            "`vitlab experiment one`",
+            "<!-- end of one -->",
+            "Because.",
+        ]
+
+
+def test_columns_that_some_arm_fills(page: Path) -> None:
+    path = page.parent / "one" / "results.json"
+    found = json.loads(path.read_text())
+    found["arms"][1] |= {"before": 0.5, "train_accuracy": 0.875}
+    path.write_text(json.dumps(found))
+    assert script("tell-findings").main([str(page)]) == 0
+    rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("|")]
+    assert (rows[0][2], rows[2][2], rows[3][2]) == ("of images learnt from", "", "87.5 %")
+    assert (rows[0][6], rows[2][6], rows[3][6]) == ("PFLOPs before", "", "0.5000")
+
+
+def test_an_experiment_that_is_not_there(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "<!-- results of two -->\n<!-- end of two -->\n"
+    page.write_text(words)
+    assert script("tell-findings").main([str(page)]) == 2
+    assert "two/results.json" in capsys.readouterr().err
+    assert page.read_text() == words
+
+
+def test_the_page_is_what_the_results_say() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert script("tell-findings").filled(text, PAGE.parent) == text
+    kept = {path.parent.name for path in PAGE.parent.glob("*/results.json")}
+    assert all(f"<!-- results of {name} -->" in text for name in kept)
