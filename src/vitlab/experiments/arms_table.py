@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from vitlab.experiments.figures import measure
 from vitlab.experiments.findings import Findings
 from vitlab.experiments.spec import Arm
+from vitlab.experiments.statistics import Summary
 from vitlab.tasks.report.markup import Html, element
 from vitlab.tasks.report.numbers import duration, in_pflops, percent, short
 
@@ -16,13 +17,13 @@ NUMBERS = ("steps", "compute", "compute of its start", "time", "parameters", "FL
 
 def arms_table(found: Findings) -> Html:
     """A row for each arm."""
-    names = ("seeds", "held out", "learnt images", measure(found).replace(" in %", ""), "deviation")
+    names = ("seeds", "held out", "learnt images", measure(found).replace(" in %", ""))
     numbers = [name for name in (*names, *NUMBERS) if name not in _unused(found)]
-    heads: Heads = [("arm", None), ("settings", None), *((name, "number") for name in numbers)]
+    heads: Heads = [("arm", None), *((name, "number") for name in numbers)]
     rows = []
     for arm in found.experiment.arms:
         values = _values(found, arm)
-        cells = [element("td", arm.shown), element("td", _settings(arm), class_="what")]
+        cells = [element("td", arm.shown, element("div", _settings(arm), class_="what"))]
         if values is None:
             cells.append(element("td", "no result", colspan=len(numbers), class_="quiet"))
         else:
@@ -52,8 +53,7 @@ def _values(found: Findings, arm: Arm) -> tuple[str, ...] | None:
             str(len(known.values)),
             percent(known.held_out),
             percent(known.train_accuracy),
-            percent(known.mean, 2),
-            "–" if known.deviation is None else f"{100 * known.deviation:.2f}",
+            _spread(known),
             *(steps, compute, in_pflops(1e15 * known.before) if known.before else "–", time),
             *(short(known.parameters), short(known.forward)),
         )
@@ -62,7 +62,14 @@ def _values(found: Findings, arm: Arm) -> tuple[str, ...] | None:
         return None
     steps, compute, time = cost_cells(spent.steps, spent.pflops, spent.minutes)
     size = (short(spent.parameters), short(spent.forward))
-    return ("1", *("–",) * 4, steps, compute, "–", time, *size)
+    return ("1", *("–",) * 3, steps, compute, "–", time, *size)
+
+
+def _spread(known: Summary) -> str:
+    """Mean and deviation over the seeds, which one seed has none of."""
+    if known.deviation is None:
+        return percent(known.mean, 2)
+    return f"{percent(known.mean, 2)} ± {100 * known.deviation:.2f}"
 
 
 def cost_cells(steps: float, pflops: float, minutes: float) -> tuple[str, str, str]:

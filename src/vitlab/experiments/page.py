@@ -21,8 +21,8 @@ EXTRA = """
 .open { color: var(--quiet); }
 .scroll { overflow-x: auto; margin-bottom: 12px; }
 .arms td { overflow-wrap: normal; }
-.arms td:first-child { min-width: 150px; }
-.arms .what { font-size: 12px; color: var(--quiet); overflow-wrap: anywhere; min-width: 150px; }
+.arms td:first-child { min-width: 215px; }
+.arms .what { font-size: 12px; color: var(--quiet); }
 """
 CAPTIONS = {
     "accuracy": "What the arms came to. Bars are the standard deviation over seeds.",
@@ -102,8 +102,7 @@ def _tiles(found: Findings) -> Iterator[Html]:
     minutes = sum(result.minutes for result in found.results)
     flops = 1e15 * sum(result.pflops for result in found.results)
     tiles = [
-        ("arms", str(len(found.experiment.arms))),
-        ("seeds", str(record.seeds)),
+        ("arms × seeds", f"{len(found.experiment.arms)} × {record.seeds}"),
         ("trainings done", f"{done} of {found.trainings}"),
         ("data", record.data.rsplit("/", 1)[-1]),
         ("precision", record.precision),
