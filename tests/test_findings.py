@@ -29,8 +29,8 @@ def page(tmp_path: Path) -> Path:
         "differences": [
             difference("a"),
             difference("a", verdict="open", mean=-0.002, low=None, high=None),
-            difference("a", chosen=True),
-            difference("a", beside=["c", "d"]),
+            difference("a", chosen=True, verdict="open"),
+            difference("a", beside=["b", "a"]),
         ],
         "conclusion": ["B is better."],
         "command": "vitlab experiment one",
@@ -55,6 +55,11 @@ def test_conclusion_and_table_stand_where_the_page_asks_for_them(page: Path) -> 
             "| A | 53.0 ± 1.1 % |  |  | 0.0200 | 1,300 | 4.0 |",
             "| B | 56.1 % | A<br>A | **+3.1 (+1.7 to +4.5)**<br>-0.2 | 0.0200 | 1,300 | 4.0 |",
             "",
+            "| arm | against | difference in points |",
+            "| --- | --- | --: |",
+            "| best of its series: B | best of its series: A | +3.1 (+1.7 to +4.5) |",
+            "| B, over A | B, over A | **+3.1 (+1.7 to +4.5)** |",
+            "",
             "`vitlab experiment one`",
             "<!-- end of one -->",
             "Because.",
@@ -64,12 +69,17 @@ def test_conclusion_and_table_stand_where_the_page_asks_for_them(page: Path) -> 
 def test_columns_that_some_arm_fills(page: Path) -> None:
     path = page.parent / "one" / "results.json"
     found = json.loads(path.read_text())
-    found["arms"][1] |= {"before": 0.5, "train_accuracy": 0.875}
+    found["arms"][1] |= {"before": 0.5, "minutes_before": 20, "train_accuracy": 0.875}
     path.write_text(json.dumps(found))
     assert script("tell-findings").main([str(page)]) == 0
     rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("|")]
     assert (rows[0][2], rows[2][2], rows[3][2]) == ("of images learnt from", "", "87.5 %")
     assert (rows[0][6], rows[2][6], rows[3][6]) == ("PFLOPs before", "", "0.5000")
+    assert (rows[0][-1], rows[3][-1]) == ("minutes before |", "20.0 |")
+    found["arms"], found["differences"] = [], []
+    path.write_text(json.dumps(found))
+    assert script("tell-findings").main([str(page)]) == 0
+    assert "|" not in page.read_text()
 
 
 def test_an_experiment_that_is_not_there(page: Path, capsys: pytest.CaptureFixture[str]) -> None:

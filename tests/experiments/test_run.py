@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,9 @@ from vitlab.data.images import ArraySet
 from vitlab.errors import ConfigError, DataError, ExperimentStopped, UnknownName
 from vitlab.experiments import training, write
 from vitlab.experiments.classes import halve, part
+from vitlab.experiments.folder import exact_command
 from vitlab.experiments.lab import Lab, flops_per_step, smallest_class
+from vitlab.experiments.probes import probe
 from vitlab.experiments.run import experiment
 from vitlab.experiments.spec import Arm
 from vitlab.experiments.stop import StopNow
@@ -156,6 +159,7 @@ import os, signal, sys
 from contextlib import contextmanager
 from experiments.tiny import registered, study
 from vitlab.experiments import write
+from vitlab.experiments.probes import probe
 from vitlab.experiments.run import experiment
 from vitlab.tasks.job import Watcher
 
@@ -238,7 +242,7 @@ def test_some_of_the_arms(tmp_path: Path, data: str) -> None:
         spec.only(["fourth"])
     found = experiment(spec, out=tmp_path, data=data, seeds=1, arms=["third"])
     assert [result.arm for result in found.results] == ["first", "third"]
-    assert "--arms third" in found.record.command
+    assert "arms=['third']" in found.record.command
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -371,6 +375,7 @@ def test_the_first_arm_alone_decides_the_steps(
         ({"model": "vit_tset"}, UnknownName, "vit_test"),
         ({"frozen_blocks": 40}, ConfigError, "the model has 2 blocks"),
         ({"small_sizes": [3], "small_until": [0.5]}, ConfigError, "small_sizes"),
+        ({"mae.mask": 0.6}, ConfigError, "'wrong': it learns by mae, without labels"),
     ],
 )
 def test_wrong_settings_are_told_before_anything_is_written(
@@ -388,6 +393,7 @@ def test_wrong_settings_are_told_before_anything_is_written(
         ({"how": "tune", "changes": {"model.depth": 3}}, "model.depth: the weights decide it"),
         ({"how": "tune", "changes": {"frozen_blocks": 40}}, "the model has 2 blocks"),
         ({"how": "tune", "changes": {"optimizer.lr": -1.0}}, "not positive"),
+        ({"how": "tune", "changes": {"images_per_class": "many"}}, "images_per_class"),
         ({"how": "tune", "image_size": 17}, "17: .* not a multiple of patch_size 8"),
         ({"how": "test", "image_size": 17}, "17: .* not a multiple of patch_size 8"),
     ],
@@ -439,7 +445,7 @@ def test_all_spend_the_compute_that_the_first_was_given(tmp_path: Path, data: st
     spec = study(*arms, matched="compute")
     first, deep = experiment(spec, out=tmp_path, data=data, seeds=1).results
     place = lab(tmp_path, spec, data)
-    cost = [flops_per_step(place.plan(arm, place.settings(arm, 0))) for arm in arms]
+    cost = [flops_per_step(place.settled(arm, place.settings(arm, 0))) for arm in arms]
     assert first.pflops * 1e15 == first.steps * cost[0]  # as the training itself counts
     assert deep.pflops * 1e15 == deep.steps * cost[1]
     assert abs(deep.steps * cost[1] - 2 * first.steps * cost[0]) <= cost[1] / 2
@@ -448,7 +454,7 @@ def test_all_spend_the_compute_that_the_first_was_given(tmp_path: Path, data: st
 def test_a_cheap_network_does_not_train_for_ever(tmp_path: Path, data: str) -> None:
     spec = study(Arm(name="a"), Arm(name="b", changes={"model.depth": 1}), matched="compute")
     place = lab(tmp_path, spec, data)
-    a, b = (flops_per_step(place.plan(arm, place.settings(arm, 0))) for arm in spec.arms)
+    a, b = (flops_per_step(place.settled(arm, place.settings(arm, 0))) for arm in spec.arms)
     assert a > b
     for flops, expected in ((100 * a, round(100 * a / b)), (1e6 * a, 800)):
         anchor = {"steps": 100.0, "flops": flops}
@@ -466,10 +472,13 @@ def test_budgets_in_minutes(tmp_path: Path, data: str) -> None:
 
 
 def test_a_share_of_the_images(tmp_path: Path, data: str) -> None:
-    spec = study(Arm(name="a", share=0.85), Arm(name="b", share=0.1), Arm(name="c"))
+    spec = study(Arm(name="a", share=0.85), Arm(name="b"), Arm(name="c", share=0.1))
     place = lab(tmp_path, spec, data)
     # 13 of a class; ten at least, so that some can be held out.
-    assert [place.images_per_class(arm) for arm in spec.arms] == [11, 10, None]
+    assert [place.images_per_class(arm) for arm in spec.arms[:2]] == [11, None]
+    with pytest.raises(ConfigError, match="'c' learns from 1 of 13 images of a class; valid: 10"):
+        place.images_per_class(spec.arms[2])
+    assert replace(place, smoke=True).images_per_class(spec.arms[2]) == 10
 
 
 def test_halves_of_the_classes() -> None:
@@ -559,7 +568,7 @@ def test_a_kept_experiment_goes_on_from_kept_weights(tmp_path: Path, data: str) 
     subprocess.run([keep, str(tmp_path / "c"), str(tmp_path / "d")], check=True)
     assert (tmp_path / "d" / "arms" / "pixels" / "seed-0" / "plan.json").is_file()
     page = (tmp_path / "c" / "report.html").read_text()
-    assert "compute of its start" in page
+    assert "of its start" in page
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -607,3 +616,58 @@ def test_one_pretraining_for_all_seeds(tmp_path: Path, data: str) -> None:
     page = found.report.read_text()
     assert "arms/pixels/seed-0/report.html" in page
     assert "the model of pixels, from nothing" in page
+
+
+def test_tuning_has_the_compute_of_the_first(tmp_path: Path, data: str) -> None:
+    large = Arm(name="large", how="tune", start="plain", image_size=32)
+    spec = study(Arm(name="plain"), large, matched="compute")
+    place = lab(tmp_path, spec, data)
+    first = flops_per_step(place.settled(spec.arms[0], place.settings(spec.arms[0], 0)))
+    anchor = {"steps": 100.0, "flops": 100.0 * first}
+    (tmp_path / "anchor.json").write_text(json.dumps(anchor))
+    settings = place.settings(large, 0)
+    steps = place.budget(large, settings)["budget"]
+    assert steps != 100
+    assert steps * flops_per_step(place.settled(large, settings)) == pytest.approx(
+        100.0 * first, rel=0.5 / steps
+    )
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_damaged_result_is_a_failure_of_that_training_alone(tmp_path: Path, data: str) -> None:
+    experiment(study(), out=tmp_path, data=data, seeds=1)
+    place = tmp_path / "arms" / "plain" / "seed-0"
+    (place / "result.json").write_text("")
+    found = experiment(study(), out=tmp_path, data=data, seeds=1)
+    assert [result.arm for result in found.results] == ["fast"]
+    assert f"remove {place} to train it again" in found.failures["plain, seed 0"]
+    shutil.rmtree(place)
+    assert len(experiment(study(), out=tmp_path, data=data, seeds=1).results) == 2
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_gradients_are_those_of_the_weights_at_the_start(tmp_path: Path, data: str) -> None:
+    tuned = Arm(name="tuned", how="tune", start="plain", changes={"head_first": 0.0})
+    spec = study(Arm(name="plain"), tuned, probes=("gradients",))
+    found = experiment(spec, out=tmp_path, data=data, seeds=1)
+    assert found.failures == {}
+    told = {result.arm: result.probes["gradient_of_block"] for result in found.results}
+    # Again when checkpoints are gone: as before, and not those of weights drawn anew.
+    for arm, gradients in told.items():
+        place = tmp_path / "arms" / arm / "seed-0"
+        again = probe(("gradients",), place, source(), False)
+        assert again["gradient_of_block"] == pytest.approx(gradients)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_command_continues_what_it_names(tmp_path: Path, data: str) -> None:
+    (tmp_path / ".experiment.json.a1b2c3d4").touch()  # killed while it was written
+    record = experiment(study(), out=tmp_path, data=data, seeds=1).record
+    assert record.command == (
+        f"vitlab.experiment(study, out='{tmp_path}', data='tiny', seeds=1)"
+        f"  # study: the Experiment of this name"
+    )
+    line = exact_command(
+        "position", tmp_path, data=None, seeds=None, minutes=1.23456789, smoke=False, arms=None
+    )
+    assert line.endswith("--minutes 1.23456789")

@@ -110,6 +110,13 @@ def test_arms_that_mean_nothing(fields: dict[str, Any], message: str) -> None:
         Arm(name="a", **fields)
 
 
+def test_what_learns_without_labels_is_compared_by_its_features_alone() -> None:
+    arms = (Arm(name="p", how="pretrain", objective="mae"), Arm(name="a", against=("p",)))
+    Experiment(name="e", title="E", arms=arms, measure="few-shot")
+    with pytest.raises(ConfigError, match=r"'p' is compared, but learns without labels"):
+        Experiment(name="e", title="E", arms=arms)
+
+
 def test_the_first_arm_decides_and_a_test_tells_accuracy() -> None:
     half = (Arm(name="a", budget=0.5), Arm(name="b"))
     Experiment(name="e", title="E", arms=half)

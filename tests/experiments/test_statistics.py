@@ -1,6 +1,7 @@
 """Intervals of differences, and what may be said of them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_one_seed_left_of_several_claims_nothing() -> None:
     (found,) = differences(two_arms(), results)
     assert (found.seeds, found.over, found.low, found.verdict) == (1, "seeds", None, "open")
     assert conclusion(two_arms(), [found]) == [
-        "Differences of which both arms have one seed alone, and so no interval: 1."
+        "Differences of arms with one seed in common, and so no interval: 1."
     ]
     assert differences(two_arms(), results[2:]) == []
     assert failed({"b, seed 1": "no", "b, seed 2": "no"}) == [
@@ -134,10 +135,13 @@ def test_compute_of_what_an_arm_starts_from() -> None:
         Arm(name="c", how="tune", start="b"),
         Arm(name="d", how="tune", start="a", weights="fresh"),
     )
-    results = [result("a", 0, 0.5, pflops=4.0)]
-    results += [result(arm, s, 0.5, pflops=1.0 + s) for arm in "bcd" for s in range(2)]
+    results = [result("a", 0, 0.5, pflops=4.0, minutes=20.0)]
+    results += [
+        result(arm, s, 0.5, pflops=1.0 + s, minutes=2.0 + s) for arm in "bcd" for s in range(2)
+    ]
     known = summaries(two_arms(arms=arms), results)
     assert [known[arm].before for arm in "abcd"] == [0.0, 4.0, 5.5, 0.0]
+    assert [known[arm].minutes_before for arm in "abcd"] == [0.0, 20.0, 22.5, 0.0]
 
 
 def test_one_seed_without_images_claims_nothing() -> None:
@@ -147,7 +151,7 @@ def test_one_seed_without_images_claims_nothing() -> None:
     tied = [result(arm, seed, 0.5 + 0.1 * (seed == 1)) for arm in "ab" for seed in range(2)]
     tied[0] = result("a", 0, 0.1)
     said = conclusion(two_arms(), differences(two_arms(), tied))
-    assert said == ["No difference can be told from chance."]
+    assert said == ["No difference may be claimed."]
 
 
 @pytest.mark.parametrize(
@@ -163,10 +167,11 @@ def test_what_may_be_said(low: float | None, high: float | None, expected: str) 
 
 
 def test_one_seed_claims_no_small_difference_of_two_trainings() -> None:
-    assert verdict(0.001, 0.05, 0.01, least=0.01) == "open"
-    assert verdict(0.011, 0.05, 0.01, least=0.01) == "better"
-    assert verdict(-0.05, -0.001, 0.01, least=0.01) == "open"
-    assert verdict(-0.05, -0.011, 0.01, least=0.01) == "worse"
+    assert verdict(0.001, 0.05, 0.01, one_seed=True) == "open"
+    assert verdict(0.011, 0.05, 0.01, one_seed=True) == "better"
+    assert verdict(-0.05, -0.001, 0.01, one_seed=True) == "open"
+    assert verdict(-0.05, -0.011, 0.01, one_seed=True) == "worse"
+    assert verdict(-0.004, 0.009, 0.01, one_seed=True) == "open"
     # 997 images of which the second tells 15 more right, and none fewer: 0.8 to 2.3 points.
     one, other = [n >= 97 for n in range(997)], [n >= 82 for n in range(997)]
     results = [
@@ -177,9 +182,15 @@ def test_one_seed_claims_no_small_difference_of_two_trainings() -> None:
     assert found.low is not None
     assert 0 < found.low < 0.01 < found.mean
     assert found.verdict == "open"
+    first, caveat = conclusion(two_arms(), [found])
+    assert first == "No difference may be claimed."
+    assert "no smaller difference than 1 point is claimed, and none are called equal" in caveat
     judged = Arm(name="b", how="test", start="a", image_size=40, against=("a",))
     (found,) = differences(two_arms(arms=(Arm(name="a"), judged)), results)
     assert found.verdict == "better"
+    drawn = replace(judged, positions="fresh")
+    (found,) = differences(two_arms(arms=(Arm(name="a"), drawn)), results)
+    assert found.verdict == "open"
 
 
 def test_sentences_follow_from_the_intervals() -> None:
@@ -209,6 +220,11 @@ def test_series_are_compared_by_what_held_out_images_chose() -> None:
     (found,) = differences(spec, results)
     assert (found.arm, found.against, found.chosen) == ("q1", "p2", True)
     assert found.mean == pytest.approx(0.1)
+    (sentence,) = conclusion(spec, [found])
+    assert sentence.startswith("“q1”, the best of “q”, is better than “p2”, the best of “p”, by 10")
+    # The next round has begun with the worse of "p", which says nothing of the better one.
+    (same,) = differences(spec, [*results, result("p1", 2, 0.9, held_out=0.9)])
+    assert (same.arm, same.against, same.seeds) == ("q1", "p2", 2)
 
 
 @pytest.mark.parametrize("count", [1, 4, 7, 100])

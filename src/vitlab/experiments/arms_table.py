@@ -12,7 +12,7 @@ from vitlab.tasks.report.numbers import duration, in_pflops, percent, short
 
 Heads = Sequence[tuple[str, str | None]]
 """Names of columns, and the class of their cells."""
-NUMBERS = ("steps", "compute", "compute of its start", "time", "parameters", "FLOPs per image")
+NUMBERS = ("steps", "compute", "of its start", "time", "parameters", "FLOPs per image")
 
 
 def arms_table(found: Findings) -> Html:
@@ -40,7 +40,7 @@ def _unused(found: Findings) -> set[str]:
     if all(summary.train_accuracy is None for summary in known):
         empty.add("learnt images")
     if not any(summary.before for summary in known):
-        empty.add("compute of its start")
+        empty.add("of its start")
     return empty
 
 
@@ -54,15 +54,16 @@ def _values(found: Findings, arm: Arm) -> tuple[str, ...] | None:
             percent(known.held_out),
             percent(known.train_accuracy),
             _spread(known),
-            *(steps, compute, in_pflops(1e15 * known.before) if known.before else "–", time),
+            *(steps, compute, _start_cell(known), time),
             *(short(known.parameters), short(known.forward)),
         )
-    spent = next((result for result in found.results if result.arm == arm.name), None)
-    if spent is None:
+    mine = [result for result in found.results if result.arm == arm.name]
+    if not mine:
         return None
+    spent = mine[0]
     steps, compute, time = cost_cells(spent.steps, spent.pflops, spent.minutes)
     size = (short(spent.parameters), short(spent.forward))
-    return ("1", *("–",) * 3, steps, compute, "–", time, *size)
+    return (str(len(mine)), *("–",) * 3, steps, compute, "–", time, *size)
 
 
 def _spread(known: Summary) -> str:
@@ -70,6 +71,13 @@ def _spread(known: Summary) -> str:
     if known.deviation is None:
         return percent(known.mean, 2)
     return f"{percent(known.mean, 2)} ± {100 * known.deviation:.2f}"
+
+
+def _start_cell(known: Summary) -> str:
+    """Compute and time behind the weights that an arm starts from."""
+    if not known.before:
+        return "–"
+    return f"{in_pflops(1e15 * known.before)}, {duration(60 * known.minutes_before)}"
 
 
 def cost_cells(steps: float, pflops: float, minutes: float) -> tuple[str, str, str]:

@@ -31,7 +31,7 @@ def uneven(experiment: Experiment, known: Mapping[str, Summary]) -> list[str]:
         f"“{experiment.arm(name).shown}” spent {part / most:.1%} of the compute: its steps are "
         f"limited."
         for name, part in spent.items()
-        if part < EVEN * most and not experiment.arm(name).start
+        if part < EVEN * most and experiment.arm(name).how != "test"
     ]
 
 
@@ -87,7 +87,7 @@ def _sentence(experiment: Experiment, item: Difference) -> str:
 
 def _name(experiment: Experiment, name: str, chosen: bool) -> str:
     arm = experiment.arm(name)
-    return f"The best of “{arm.series}” ({arm.shown})" if chosen else f"“{arm.shown}”"
+    return f"“{arm.shown}”, the best of “{arm.series}”," if chosen else f"“{arm.shown}”"
 
 
 def amount(share: float) -> str:
@@ -106,17 +106,17 @@ def _caveats(
 ) -> Iterator[str]:
     without = sum(item.low is None for item in found)
     if without and any(item.over == "seeds" for item in found):
-        yield f"Differences of which both arms have one seed alone, and so no interval: {without}."
+        yield f"Differences of arms with one seed in common, and so no interval: {without}."
     elif without == len(found):
         yield "One seed of such a measure has no interval: nothing is claimed."
     if not claimed and without < len(found):
-        yield "No difference can be told from chance."
+        yield "No difference may be claimed."
     for kind, what in ONE_SEED.items():
-        if any(item.over == kind for item in claimed):
+        if any(item.over == kind and item.low is not None for item in found):
             yield (
                 f"There is one seed: intervals tell what {what} would change, and nothing of other "
-                f"seeds, so that no smaller difference than {amount(margin)} is claimed of "
-                f"different trainings."
+                f"seeds, so that of different trainings no smaller difference than "
+                f"{amount(margin)} is claimed, and none are called equal."
             )
     if len(found) >= MANY and claimed:
         yield (

@@ -66,8 +66,8 @@ SHAPE = Experiment(
     title="Shape at equal cost",
     question="For the same compute, should a ViT be deeper, wider, finer, or have a wider MLP?",
     paper=(
-        "Appendix D.2: depth brings most, up to 16 blocks clearly; width least; smaller patches "
-        "help without a parameter more."
+        "Appendix D.2: depth brings most, clearly up to 64 blocks, with diminishing returns after "
+        "16; width least; smaller patches help without a parameter more."
     ),
     changes=SMALL_VIT,
     minutes=4,

@@ -15,6 +15,7 @@ from vitlab.errors import ConfigError
 from vitlab.experiments.spec import Experiment
 from vitlab.files import write_json
 from vitlab.lock import locked
+from vitlab.tasks.run_folder import LEFTOVER
 
 FILE, LOCK = "experiment.json", ".lock"
 ABSENT = "absent"
@@ -56,7 +57,7 @@ def check_folder(folder: Path, record: Record) -> Record | None:
         return then
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; choose a folder for --out")
-    if folder.exists() and any(item.name != LOCK for item in folder.iterdir()):
+    if folder.exists() and not all(_left_behind(item.name) for item in folder.iterdir()):
         raise ConfigError(f"{folder} is not empty and holds no experiment; choose another --out")
     above = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
@@ -64,6 +65,11 @@ def check_folder(folder: Path, record: Record) -> Record | None:
             f"{folder} cannot be made: {above} cannot be written; choose another --out"
         )
     return None
+
+
+def _left_behind(name: str) -> bool:
+    """Whether a file may lie in a folder in which no experiment was begun: one that died early."""
+    return name == LOCK or bool(LEFTOVER.fullmatch(name))
 
 
 def _read(path: Path) -> Record:
@@ -146,11 +152,18 @@ def exact_command(
     smoke: bool,
     arms: Sequence[str] | None,
 ) -> str:
-    """The command line that begins or continues an experiment."""
+    """The command line that begins or continues an experiment of a name or file."""
     words = ["vitlab", "experiment", what, "--out", str(out)]
     wanted = None if arms is None else ",".join(arms)
     given = {"--data": data, "--seeds": seeds, "--minutes": minutes, "--arms": wanted}
     for name, value in given.items():
         if value is not None:
-            words += [name, f"{value:g}" if isinstance(value, float) else str(value)]
+            words += [name, f"{value:.12g}" if isinstance(value, float) else str(value)]
     return shlex.join([*words, *(["--smoke"] if smoke else [])])
+
+
+def exact_call(name: str, out: Path, **given: Any) -> str:
+    """The same of an experiment that is an object in Python."""
+    wanted = {key: value for key, value in given.items() if value not in (None, False)}
+    words = [f"out={str(out)!r}", *(f"{key}={value!r}" for key, value in wanted.items())]
+    return f"vitlab.experiment({name}, {', '.join(words)})  # {name}: the Experiment of this name"

@@ -101,7 +101,15 @@ class Lab:
         most = min(self.smallest_class, SMOKE_IMAGES) if self.smoke else self.smallest_class
         if arm.share == 1 and not self.smoke:
             return None
-        return min(max(round(arm.share * most), FEWEST), most)
+        count = round(arm.share * most)
+        if self.smoke:
+            return min(max(count, FEWEST), most)
+        if count < FEWEST:
+            raise ConfigError(
+                f"arm {arm.name!r} learns from {count} of {most} images of a class; valid: "
+                f"{FEWEST} or more, by more data or arms with a larger share (--arms)"
+            )
+        return count
 
     def budget(self, arm: Arm, settings: Mapping[str, Any]) -> dict[str, Any]:
         """How long the training lasts, as changes of its recipe."""
@@ -117,8 +125,8 @@ class Lab:
         if anchor is None:
             return self.own_budget(arm, settings)
         steps = anchor.steps
-        if self.experiment.matched == "compute" and not arm.start:
-            equal = anchor.flops / flops_per_step(self.plan(arm, settings))
+        if self.experiment.matched == "compute":
+            equal = anchor.flops / flops_per_step(self.settled(arm, settings))
             steps = min(equal, MOST_STEPS * anchor.steps)
         return {"budget": float(max(round(arm.budget * steps), 1)), "budget_in": "steps"}
 
@@ -154,6 +162,11 @@ class Lab:
         for arm in self.experiment.arms:
             settings = self.settings(arm, 0)
             settled = self.settled(arm, settings)
+            if settled.train is not None and settled.train.objective != (arm.objective or None):
+                raise ConfigError(
+                    f"arm {arm.name!r}: it learns by {settled.train.objective}, without labels; "
+                    f"valid: that in arms with how 'pretrain'"
+                )
             check_model(settled)
             budget = {} if settled.train is None else self.own_budget(arm, settings)
             found[arm.name] = described(arm, settled, budget)
@@ -175,15 +188,17 @@ class Lab:
         wanted = self.experiment.matched != "minutes" and not self.smoke
         if wanted and self.anchor is None and arm == self.experiment.arms[0]:
             steps = plan.steps / arm.budget
-            anchor = Anchor(steps=steps, flops=steps * flops_per_step(plan))
+            settled = Settled(train=plan.train, model=model_config(plan))
+            anchor = Anchor(steps=steps, flops=steps * flops_per_step(settled))
             write_json(self.folder / "anchor.json", to_dict(anchor))
 
 
-def flops_per_step(plan: Plan) -> float:
+def flops_per_step(settled: Settled) -> float:
     """Of one update with whole images, as the log of a training counts them."""
-    model = learning_model(Settled(train=plan.train, model=model_config(plan)))
-    each = passes(plan.train, head_alone=False) * cost(model).flops
-    return plan.train.batch_size * each + optimizer_flops(model, plan.train.optimizer)
+    config, model = settled.train, learning_model(settled)
+    assert config is not None
+    each = passes(config, head_alone=False) * cost(model).flops
+    return config.batch_size * each + optimizer_flops(model, config.optimizer)
 
 
 def shrunk(config: ModelConfig) -> dict[str, Any]:

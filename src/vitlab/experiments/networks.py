@@ -106,7 +106,7 @@ DATA_SIZE = Experiment(
     minutes=3,
     matched="steps",
     axis=Axis(title="training images, % of all", log=True),
-    arms=_by_share(0.02, 0.1, 0.3, 1.0),
+    arms=_by_share(1.0, 0.3, 0.1, 0.02),
 )
 
 _PARTS = (1.0, 0.5, 0.25)
@@ -152,5 +152,5 @@ FEW_SHOT = Experiment(
     matched="steps",
     measure="few-shot",
     axis=Axis(title="pre-training images, % of all", log=True),
-    arms=_by_share(0.02, 0.2, 1.0),
+    arms=_by_share(1.0, 0.2, 0.02),
 )

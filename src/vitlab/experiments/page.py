@@ -151,9 +151,10 @@ def _how(found: Findings) -> str:
         f"the interval is Student's over the seeds, and tells what other seeds would change on "
         f"these same test images, nothing of other images. Where each arm has one seed, it is a "
         f"bootstrap over the test images, or with few shots Student's over the draws of these, and "
-        f"tells nothing of other seeds. “Better” and “worse”: the interval does not cross zero; of "
+        f"tells nothing of other seeds. “Better” and “worse”: the interval does not cross zero, "
+        f"and of one seed of different trainings it lies beyond {margin}; of "
         f"what one arm has over another, beside what a third has over a fourth: more and less. "
-        f"“Equal”: it lies within {margin}. "
+        f"“Equal”: it lies within {margin}, over several seeds. "
         f"Anything else is left open. Budget: {budget}."
     )
 

@@ -5,27 +5,26 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from vitlab.data.datasets import DataSource
-from vitlab.data.loader import batches_for_evaluation
 from vitlab.data.random import generator, seed_for
-from vitlab.evaluate.classify import collect
 from vitlab.experiments.result import TRAIN_ACCURACY
+from vitlab.experiments.told import told_right
 from vitlab.inference.classifier import load
 from vitlab.models.memory import PeakMemory
 from vitlab.tasks.job import Job, Watcher
-from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.report.write import read_metrics
 from vitlab.tasks.run_folder import read_plan
 from vitlab.train.step import backward, train_step
 
 BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
 HEAD_STD = 0.02
-LEARNT, BATCH = 2000, 250
+LEARNT = 2000
 """Images that tell how well a run tells those that it learnt from."""
 UPDATES, SMOKE_UPDATES = 7, 1
 """Timed, after one that is not."""
@@ -38,7 +37,8 @@ def probe(
     found: dict[str, list[float]] = {}
     if not names:
         return found
-    job = Job.prepare(read_plan(run), run, source, watcher=Watcher())
+    with TemporaryDirectory() as empty:  # by the run's own folder, it would begin where that ended
+        job = Job.prepare(read_plan(run), Path(empty), source, watcher=Watcher())
     try:
         if "cost" in names:
             found["bytes"] = [float(peak_bytes(job))]
@@ -56,18 +56,8 @@ def probe(
 def train_accuracy(job: Job, run: Path) -> float:
     """Share told right of some of the images that the run learnt from, as they are."""
     order = torch.randperm(len(job.train), generator=generator(0, "images learnt from"))
-    classifier, device = load(run), best_device()
-    batches = batches_for_evaluation(
-        job.train.subset(order[:LEARNT]),
-        batch_size=BATCH,
-        preprocessing=classifier.preprocessing,
-        device=device,
-        workers=0,
-        broken=job.unreadable,
-    )
-    outcome = collect(classifier.model.to(device), batches)
-    assert outcome.right is not None
-    return statistics.fmean(outcome.right)
+    some = job.train.subset(order[:LEARNT])
+    return statistics.fmean(told_right(load(run), some, broken=job.unreadable))
 
 
 def first_gradients(job: Job) -> list[float]:

@@ -68,7 +68,9 @@ def read_result(folder: Path) -> Result | None:
     try:
         return from_dict(Result, json.loads(path.read_text()))
     except (ValueError, OSError) as error:
-        raise ConfigError(f"{path}: damaged ({error}); remove it to judge the run again") from error
+        raise ConfigError(
+            f"{path}: damaged ({error}); remove {folder} to train it again"
+        ) from error
 
 
 def write_result(folder: Path, result: Result) -> None:

@@ -15,6 +15,7 @@ from vitlab.experiments.folder import (
     Record,
     check_arms,
     check_folder,
+    exact_call,
     exact_command,
     working_in,
 )
@@ -110,6 +111,7 @@ def _decide(
         raise ConfigError(f"seeds {seeds} is not at least 1")
     if minutes is not None and not 0 < minutes < math.inf:
         raise ConfigError(f"minutes {minutes:g} is not a positive number")
+    begin = exact_call if isinstance(what, Experiment) else exact_command
     named = spec.name if isinstance(what, Experiment) else os.fspath(what)
     chosen = given or (SMOKE_DATA if smoke else DATA)
     if chosen not in DATASETS and os.path.exists(os.path.expanduser(chosen)):
@@ -120,7 +122,7 @@ def _decide(
         minutes=None if smoke else minutes or spec.minutes,
         smoke=smoke,
         seeds=seeds or (SMOKE_SEEDS if smoke else spec.seeds),
-        command=exact_command(
+        command=begin(
             named, folder, data=given, seeds=seeds, minutes=minutes, smoke=smoke, arms=arms
         ),
     )
@@ -171,7 +173,7 @@ class _Round:
         return self.lab.experiment.trainings(self.record.seeds)
 
     def _complete(self, arm: Arm, seed: int) -> None:
-        if read_result(self.lab.place(arm.name, seed)) is not None:
+        if self._result(arm, seed) is not None:
             return
         self._try(arm, seed)
         write_tables(self._findings())
@@ -199,6 +201,13 @@ class _Round:
 
     def _results(self) -> Iterator[Result]:
         for arm, seed in self._trainings:
-            result = read_result(self.lab.place(arm.name, seed))
+            result = self._result(arm, seed)
             if result is not None:
                 yield result
+
+    def _result(self, arm: Arm, seed: int) -> Result | None:
+        """None of one that is not there or damaged, which `_try` reports."""
+        try:
+            return read_result(self.lab.place(arm.name, seed))
+        except ConfigError:
+            return None

@@ -275,5 +275,18 @@ def _check_references(experiment: Experiment) -> None:
         for name in gain.of + gain.beside:
             if name not in known:
                 raise UnknownName("arm of a gain", name, known)
+    _check_compared(experiment)
     if experiment.choose and experiment.choose not in experiment.series:
         raise UnknownName("series to choose", experiment.choose, experiment.series)
+
+
+def _check_compared(experiment: Experiment) -> None:
+    """What has no accuracy can be compared with nothing."""
+    pairs = [(arm.name, *arm.against) for arm in experiment.arms if arm.against]
+    for names in (*pairs, *(gain.of + gain.beside for gain in experiment.gains)):
+        for name in names:
+            if experiment.measure == "accuracy" and experiment.arm(name).how == "pretrain":
+                raise ConfigError(
+                    f"arm {name!r} is compared, but learns without labels and tells no classes; "
+                    f"valid: an arm that is fine-tuned from it"
+                )

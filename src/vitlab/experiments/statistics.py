@@ -4,8 +4,8 @@ Trainings of two arms with the same seed share their held-out images and the ord
 so differences are taken seed by seed: Student's interval of their mean. Where no arm has more than
 one seed, the interval is that of the images, a bootstrap over those that both judged; or, with few
 shots, Student's over the draws that both share. That tells nothing of other seeds, so a difference
-must then be larger than the margin to be claimed, unless both arms are the same weights. One seed
-left of several has no interval.
+must then be larger than the margin to be claimed, and nothing is called equal, unless both arms are
+the same weights. One seed left of several has no interval.
 """
 
 import math
@@ -38,6 +38,8 @@ class Summary:
     before: float
     """PFLOPs of what it starts from, which it has in its weights; 0 of one that begins anew."""
     minutes: float
+    minutes_before: float
+    """Wall time of the same."""
     steps: float
     parameters: int
     forward: int
@@ -88,17 +90,23 @@ def summaries(experiment: Experiment, results: Sequence[Result]) -> dict[str, Su
     return found
 
 
-def _before(experiment: Experiment, arm: Arm, results: Sequence[Result]) -> float:
-    """PFLOPs behind the weights that an arm starts from, on average over seeds."""
+def _before(experiment: Experiment, arm: Arm, results: Sequence[Result]) -> tuple[float, float]:
+    """PFLOPs and minutes behind the weights that an arm starts from, on average over seeds."""
     if not arm.start or arm.weights == "fresh":
-        return 0.0
-    spent = [result.pflops for result in results if result.arm == arm.start]
-    earlier = _before(experiment, experiment.arm(arm.start), results)
-    return earlier + (statistics.fmean(spent) if spent else 0.0)
+        return 0.0, 0.0
+    pflops, minutes = _before(experiment, experiment.arm(arm.start), results)
+    spent = [result for result in results if result.arm == arm.start]
+    if spent:
+        pflops += statistics.fmean(result.pflops for result in spent)
+        minutes += statistics.fmean(result.minutes for result in spent)
+    return pflops, minutes
 
 
 def _summary(
-    arm: Arm, results: Sequence[Result], values: tuple[float, ...], before: float
+    arm: Arm,
+    results: Sequence[Result],
+    values: tuple[float, ...],
+    before: tuple[float, float],
 ) -> Summary:
     held_out = [result.held_out for result in results if result.held_out is not None]
     learnt = [x for result in results for x in result.probes.get(TRAIN_ACCURACY, ())]
@@ -107,8 +115,9 @@ def _summary(
         values=values,
         held_out=statistics.fmean(held_out) if held_out else None,
         pflops=statistics.fmean(result.pflops for result in results),
-        before=before,
+        before=before[0],
         minutes=statistics.fmean(result.minutes for result in results),
+        minutes_before=before[1],
         steps=statistics.fmean(result.steps for result in results),
         parameters=results[0].parameters,
         forward=results[0].forward,
@@ -142,30 +151,41 @@ def differences(experiment: Experiment, results: Sequence[Result]) -> list[Diffe
 
 
 def _weights(arm: Arm) -> str:
-    """The arm whose training an arm is judged with."""
-    return arm.start if arm.how == "test" else arm.name
+    """The arm whose training an arm is judged with; positions drawn anew are other weights."""
+    return arm.start if arm.how == "test" and arm.positions == "resized" else arm.name
 
 
 def _best_pairs(experiment: Experiment, results: Sequence[Result]) -> list[tuple[str, str]]:
     """The best arm of each series and that of the one they are compared with."""
-    known = summaries(experiment, results)
+    if not experiment.choose:
+        return []
+    held_out: dict[str, dict[int, float]] = {}
+    for result in results:
+        if result.held_out is not None:
+            held_out.setdefault(result.arm, {})[result.seed] = result.held_out
     best = {}
     for series, arms in experiment.series.items():
-        # One that failed with some seed has a mean over the lucky ones.
-        most = max((len(known[arm.name].values) for arm in arms if arm.name in known), default=0)
-        whole = [arm for arm in arms if arm.name in known and len(known[arm.name].values) == most]
-        judged = [
-            (found, arm.name) for arm in whole if (found := _held_out(known, arm)) is not None
-        ]
-        if judged:
-            best[series] = max(judged, key=lambda pair: pair[0])[1]
+        known = {arm.name: held_out[arm.name] for arm in arms if arm.name in held_out}
+        name = _best(known)
+        if name is not None:
+            best[series] = name
     if experiment.choose not in best:
         return []
     return [(arm, best[experiment.choose]) for s, arm in best.items() if s != experiment.choose]
 
 
-def _held_out(known: Mapping[str, Summary], arm: Arm) -> float | None:
-    return known[arm.name].held_out if arm.name in known else None
+def _best(held_out: Mapping[str, Mapping[int, float]]) -> str | None:
+    """The arm with the best mean of the seeds that all have; None where there are none.
+
+    Within a round some arms are one seed ahead of others. One further behind failed: its mean
+    would be over the lucky seeds.
+    """
+    most = max(map(len, held_out.values()), default=0)
+    whole = {name: found for name, found in held_out.items() if len(found) >= max(most - 1, 1)}
+    seeds = set.intersection(*(set(found) for found in whole.values())) if whole else set()
+    if not seeds:
+        return None
+    return max(whole, key=lambda name: statistics.fmean(whole[name][seed] for seed in seeds))
 
 
 def difference(
@@ -189,7 +209,6 @@ def difference(
     gaps = [_contrast([result.value or 0.0 for result in row]) for row in rows]
     over, bounds = _interval(rows, gaps, several)
     low, high = bounds or (None, None)
-    least = 0.0 if over == "seeds" or same_weights else margin
     arm, against, *beside = arms
     return Difference(
         arm=arm,
@@ -199,7 +218,7 @@ def difference(
         high=high,
         seeds=len(seeds),
         over=over,
-        verdict=verdict(low, high, margin, least=least),
+        verdict=verdict(low, high, margin, one_seed=over != "seeds" and not same_weights),
         chosen=chosen,
         beside=tuple(beside),
     )
@@ -247,15 +266,19 @@ def image_interval(row: Sequence[Result]) -> tuple[float, float] | None:
     return bootstrap(lambda rows: float(gaps[rows].mean()), len(gaps))
 
 
-def verdict(low: float | None, high: float | None, margin: float, *, least: float = 0.0) -> Verdict:
+def verdict(
+    low: float | None, high: float | None, margin: float, *, one_seed: bool = False
+) -> Verdict:
     """What may be said: nothing where the interval crosses zero, unless it is within the margin.
 
-    Nor where it has differences of no more than the `least`, in either direction.
+    Of `one_seed` of each, the interval tells nothing of others: it must lie beyond the margin, and
+    nothing is equal.
     """
     if low is None or high is None:
         return "open"
-    if -margin <= low and high <= margin:
+    if -margin <= low and high <= margin and not one_seed:
         return "equal"
+    least = margin if one_seed else 0.0
     if low > least:
         return "better"
     return "worse" if high < -least else "open"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from vitlab.errors import ConfigError
 from vitlab.evaluate.classify import Evaluation
+from vitlab.experiments.beginnings import judge_at, start_at
 from vitlab.experiments.classes import LEARNT, OTHERS
 from vitlab.experiments.lab import Lab
-from vitlab.experiments.other_size import judge_at, start_at
 from vitlab.experiments.probes import probe
 from vitlab.experiments.result import Result, pack, read_result, write_result
 from vitlab.experiments.spec import Arm

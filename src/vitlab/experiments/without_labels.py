@@ -9,7 +9,7 @@ _SHARE = 0.1
 _LONGER = 10.0
 """Times the steps of a fine-tuning that each pre-training takes."""
 _TUNING: dict[str, Any] = {
-    "batch_size": 64,
+    "batch_size": 100,
     "optimizer.lr": 1e-3,
     "optimizer.layer_decay": 1.0,
     "head_first": 0.0,
@@ -18,6 +18,7 @@ _TUNING: dict[str, Any] = {
     "ema": 0.0,
 }
 """The same for all, one that starts from nothing included: only the weights at the start differ.
+Batches are those of pre-training, so that as many steps are as many images.
 Nothing is held out, since what was learnt with all labels would know those images."""
 
 

@@ -169,7 +169,8 @@ def situation(
     model: nn.Module, source: DataSource, changes: Mapping[str, Any]
 ) -> recipes.Situation:
     """What the settings depend on; the model may be one without memory."""
-    per_class = int(changes.get("images_per_class", 0))
+    wanted = {key: value for key, value in changes.items() if key == "images_per_class"}
+    per_class = override(TrainConfig(), wanted).images_per_class
     classes = len(source.labels)
     return recipes.Situation(
         images=per_class * classes or len(source.open_train()),

@@ -5,19 +5,16 @@ from pathlib import Path
 import torch
 
 from vitlab.data.datasets import DataSource
-from vitlab.data.loader import batches_for_evaluation
 from vitlab.data.random import seed_for
 from vitlab.errors import ConfigError
-from vitlab.evaluate.classify import collect
 from vitlab.experiments.spec import Arm
+from vitlab.experiments.told import told_right
 from vitlab.inference.classifier import Classifier, load
 from vitlab.models.flops import Cost, cost
 from vitlab.models.registry import create_model
-from vitlab.tasks.job_machine import best_device
 from vitlab.weights.bundle import save_bundle
 from vitlab.weights.bundle_files import is_bundle
 
-BATCH = 250
 POSITIONS = "positions."
 """What the names of learned tables begin with."""
 
@@ -60,15 +57,4 @@ def judge_at(run: Path, arm: Arm, seed: int, source: DataSource) -> tuple[tuple[
     """Which test images are told right at the arm's size, and what the model costs."""
     classifier = at_size(run, arm, seed)
     assert source.open_test is not None
-    device = best_device()
-    batches = batches_for_evaluation(
-        source.open_test(),
-        batch_size=BATCH,
-        preprocessing=classifier.preprocessing,
-        device=device,
-        workers=0,
-        broken={},
-    )
-    outcome = collect(classifier.model.to(device), batches)
-    assert outcome.right is not None
-    return outcome.right, cost(classifier.model)
+    return told_right(classifier, source.open_test()), cost(classifier.model)
