@@ -220,6 +220,7 @@ def draw_gradients(found: Findings) -> Any:
             "marker": MARKERS[number % len(MARKERS)],
             "markersize": 3.5,
             "linewidth": 1.2,
+            "linestyle": "-" if number < len(CLASSES) else "--",
         }
         blocks = _mean_of([result.probes["gradient_of_block"] for result in results])
         left.plot(

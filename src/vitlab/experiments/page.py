@@ -14,6 +14,7 @@ from vitlab.tasks.report.page import show
 from vitlab.tasks.report.style import STYLE
 
 EXTRA = """
+.tile { flex-basis: auto; }
 .conclusion { font-size: 16px; }
 .conclusion li { margin: 0 0 6px; max-width: 84ch; }
 .better { color: var(--blue); font-weight: 600; }
