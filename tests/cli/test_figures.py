@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib")
 
 
 def test_figures_are_written_and_told(command: Command, tmp_path: Path) -> None:
-    model = saved_model(tmp_path / "model.safetensors", position="rope")
+    model = saved_model(tmp_path / "weights.safetensors", position="rope")
     folder = write_colours(tmp_path / "colours", {"train": 2})
     (folder / "train" / "red" / "0.png").write_bytes(b"nothing")
     output = tmp_path / "out"
@@ -22,7 +22,7 @@ def test_figures_are_written_and_told(command: Command, tmp_path: Path) -> None:
     assert "left out: positions: rotary positions turn queries and keys" in outcome.err
     assert "0.png: not an image" in outcome.err
     assert outcome.out.splitlines() == [
-        "model    model",
+        "model    weights",
         "images   5",
         "figures  cka",
         f"folder   {output}",
