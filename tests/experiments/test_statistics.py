@@ -222,6 +222,9 @@ def test_series_are_compared_by_what_held_out_images_chose() -> None:
     assert found.mean == pytest.approx(0.1)
     (sentence,) = conclusion(spec, [found])
     assert sentence.startswith("“q1”, the best of “q”, is better than “p2”, the best of “p”, by 10")
+    # While some have not had their turn, nothing says which is the best of "q".
+    begun = [found for found in results if found.seed == 0 and found.arm != "q2"]
+    assert differences(spec, begun) == []
     # The next round has begun with the worse of "p", which says nothing of the better one.
     (same,) = differences(spec, [*results, result("p1", 2, 0.9, held_out=0.9)])
     assert (same.arm, same.against, same.seeds) == ("q1", "p2", 2)

@@ -163,8 +163,12 @@ def _best_pairs(experiment: Experiment, results: Sequence[Result]) -> list[tuple
     for result in results:
         if result.held_out is not None:
             held_out.setdefault(result.arm, {})[result.seed] = result.held_out
+    place = {arm.name: number for number, arm in enumerate(experiment.arms)}
+    reached = max(((result.seed, place[result.arm]) for result in results), default=(0, 0))
     best = {}
     for series, arms in experiment.series.items():
+        if any((0, place[arm.name]) > reached for arm in arms):
+            continue  # some have not had their turn yet
         known = {arm.name: held_out[arm.name] for arm in arms if arm.name in held_out}
         name = _best(known)
         if name is not None:
@@ -199,8 +203,8 @@ def difference(
     """Of an arm to another, by the seeds that all have; None where there are none.
 
     Two more arms take their own difference off. `several`: some arm of the experiment has more
-    than one seed, so that one alone claims nothing. `same_weights`: no seed would
-    make a difference.
+    than one seed, so that one alone claims nothing. `same_weights`: no seed would make a
+    difference.
     """
     seeds = sorted(set.intersection(*(set(found) for found in arms.values())))
     if not seeds:
