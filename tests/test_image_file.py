@@ -9,6 +9,7 @@ from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 from data.picture_files import encoded, picture, png_of
 from vitlab.errors import ConfigError, InputError, SeveralPictures, TooLarge
 from vitlab.image_file import check_pixels, describe, open_image, pixel_limit
+from vitlab.inference.pictures import read_picture, reading
 from vitlab.preprocessing import HALF, Preprocessing
 
 PREPARED = Preprocessing(size=(24, 20), mean=HALF, std=HALF)
@@ -47,6 +48,20 @@ def test_the_limit_can_be_raised(
     monkeypatch.setenv("VITLAB_MAX_PIXELS", "3499")
     with pytest.raises(TooLarge, match=r"50 x 70 pixels; valid: at most 3,499 in all"):
         PREPARED.apply(path)
+
+
+@pytest.mark.parametrize("told", ["10", "1000000"])
+def test_what_is_asked_for_goes_before_the_environment(
+    told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "image.png"
+    path.write_bytes(encoded(picture(0, 50, 70), "PNG"))
+    monkeypatch.setenv("VITLAB_MAX_PIXELS", told)
+    with reading(3500):
+        assert read_picture(path, PREPARED).shape == (3, 24, 20)
+    with reading(3499), pytest.raises(InputError, match="valid: at most 3,499 in all"):
+        read_picture(path, PREPARED)
+    assert pixel_limit() == int(told)
 
 
 @pytest.mark.parametrize("told", ["many", "-1", "1.5", "1"])

@@ -11,7 +11,7 @@ from typing import Literal, cast
 from PIL import Image, ImageDraw, ImageFont
 
 from vitlab.errors import FileError, InputError, SeveralPictures
-from vitlab.files import replacing
+from vitlab.files import check_parent, replacing
 from vitlab.image_file import open_image
 from vitlab.preprocessing import UNREADABLE, read_bands
 
@@ -79,8 +79,7 @@ def check_name(path: Path) -> None:
     """Refuse a place that no sheet can be written to, before anything is computed."""
     if path.suffix.lower() != ".png":
         raise FileError(f"{path}: a contact sheet is a PNG; valid: a name that ends in .png")
-    if not path.absolute().parent.is_dir():
-        raise FileError(f"{path}: there is no folder {path.absolute().parent}")
+    check_parent(path)
 
 
 def _card(tile: Tile) -> _Card:

@@ -60,3 +60,9 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def check_parent(path: Path) -> None:
+    """Refuse a file in a folder that is not there, before anything is computed for it."""
+    if not path.absolute().parent.is_dir():
+        raise FileError(f"{path}: there is no folder {path.absolute().parent}")

@@ -1,12 +1,14 @@
 """Opening an image file: how large it may be, what it is when it is no image, that it is one.
 
-The limit on pixels keeps a small file from filling the memory. It is Pillow's, and the environment
-variable VITLAB_MAX_PIXELS sets another one, in every process that reads images.
+The limit on pixels keeps a small file from filling the memory. It is Pillow's; the environment
+variable VITLAB_MAX_PIXELS sets another one in every process that reads images, and what a user asks
+of one command goes before both.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,9 @@ SUBFILE, REDUCED_OR_MASK = 254, 1 | 4
 """TIFF's tag of what a page is, and its bits of pages that belong to another one."""
 
 
+_asked: int | None = None
+
+
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
     """The file with its header read; TooLarge with the reason alone where it is.
 
@@ -61,8 +66,23 @@ def open_image(path: str | os.PathLike[str]) -> Image.Image:
         raise UnidentifiedImageError(describe(Path(path))) from error
 
 
+@contextmanager
+def limited(pixels: int | None) -> Iterator[None]:
+    """Let images have so many pixels as long as the block lasts; None: as many as before."""
+    global _asked
+    before, image_limit = _asked, Image.MAX_IMAGE_PIXELS
+    _asked = before if pixels is None else pixels
+    Image.MAX_IMAGE_PIXELS = pixel_limit()
+    try:
+        yield
+    finally:
+        _asked, Image.MAX_IMAGE_PIXELS = before, image_limit
+
+
 def pixel_limit() -> int | None:
     """Pixels that an image may have; None: as many as it likes."""
+    if _asked is not None:
+        return _asked
     told = os.environ.get(VARIABLE)
     if not told:
         return Image.MAX_IMAGE_PIXELS

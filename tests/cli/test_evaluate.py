@@ -1,6 +1,7 @@
 """`vitlab evaluate`: the same numbers as the library, on data of every kind."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ from PIL import Image
 
 from command import Command
 from vitlab import Preprocessing, VisionTransformer, create_model, load, save_weights
+from vitlab.data.datasets import open_data
+from vitlab.data.images import FileSet
+from vitlab.tasks.evaluate import evaluate
+from vitlab.tasks.job_data import open_images
 from vitlab.tasks.run_folder import Plan, write_plan
 from vitlab.train.config import TrainConfig
 from vitlab.weights.source import WeightSource
@@ -131,6 +136,22 @@ def test_the_hold_out_of_a_run_is_its_own(
     assert "held no images out" in mistake
 
 
+def test_the_hold_out_of_a_part_is_of_that_part(
+    model: VisionTransformer, folder: Path, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "run" / "bundle"
+    bundle.mkdir(parents=True)
+    save_weights(model, bundle / "model.safetensors")
+    (tmp_path / "run" / "metrics.jsonl").touch()
+    config = TrainConfig(hold_out=0.5, seed=3, images_per_class=6)
+    write_plan(tmp_path / "run", plan(hold_out=0.5, seed=3, images_per_class=6))
+    _, held_out = open_images(open_data(folder), config, None)
+    assert isinstance(held_out, FileSet)
+    found = evaluate(bundle, os.fspath(folder), split="validation")
+    assert isinstance(found.data, FileSet)
+    assert set(found.data.paths) == set(held_out.paths)
+
+
 def plan(**changes: object) -> Plan:
     config = TrainConfig(**changes)
     return Plan(recipe="default", data="colours", train=config, model={}, steps=1, command="")
@@ -236,6 +257,7 @@ def saved(model: VisionTransformer, path: Path, **source: object) -> Path:
         (["--split", "tets"], "unknown split 'tets'; did you mean test"),
         (["--split", "train", "--temperature"], "valid: split 'test'"),
         (["--batch-size", "0"], "--batch-size"),
+        (["--output", "no/where.html"], "no/where.html: there is no folder"),
     ],
 )
 def test_wrong_options(

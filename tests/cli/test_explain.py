@@ -143,6 +143,8 @@ def test_an_image_that_is_none(command: Command, place: Path, tmp_path: Path) ->
     (tmp_path / "a.png").write_text("no image")
     found = command("explain", place / "model.safetensors", tmp_path / "a.png", "--json")
     assert "a.png" in found.mistake
+    twice = (tmp_path / "a.png", tmp_path / "a.png")
+    assert "a.png" in command("explain", place / "model.safetensors", *twice, "--json").mistake
     missing = command("explain", place / "model.safetensors", tmp_path / "b.png", "--json")
     assert "b.png: no such file" in missing.mistake
 
@@ -177,6 +179,14 @@ def test_faithfulness(command: Command, place: Path, tmp_path: Path) -> None:
     with Image.open(tmp_path / "curves.png") as image:
         assert min(image.size) > 300
     assert found == faithfulness_of(command, place)
+
+
+def test_one_image_has_no_interval(command: Command, place: Path) -> None:
+    photo = place / "photos" / "00.png"
+    options = ("--faithfulness", "--steps", 2, "--method", "rollout")
+    found = command("explain", place / "model.safetensors", photo, *options, "--json")
+    assert json.loads(found.out)["scores"][0]["deletion"]["interval"] is None
+    assert " to " not in command("explain", place / "model.safetensors", photo, *options).out
 
 
 def test_faithfulness_of_some_methods_as_a_table(command: Command, place: Path) -> None:

@@ -13,18 +13,18 @@ from vitlab.data.targets import split_labels
 from vitlab.errors import DataError
 
 
-def images(folder: Path, count: int) -> list[str]:
+def images(folder: Path, count: int, place: str = "images") -> list[str]:
     """Colour noise in files; their names."""
     draw = np.random.default_rng(0)
-    (folder / "images").mkdir(parents=True, exist_ok=True)
-    names = [f"images/{i:03}.png" for i in range(count)]
+    (folder / place).mkdir(parents=True, exist_ok=True)
+    names = [f"{place}/{i:03}.png" for i in range(count)]
     for name in names:
         Image.fromarray(draw.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(folder / name)
     return names
 
 
 def table(folder: Path, header: str, cells: list[str], name: str = "labels.csv") -> Path:
-    names = images(folder, len(cells))
+    names = images(folder, len(cells), Path(name).stem)
     rows = [f"{path},{cell}" for path, cell in zip(names, cells, strict=True)]
     file = folder / name
     file.write_text("\n".join([header, *rows]) + "\n")
@@ -105,6 +105,22 @@ def test_a_column_split_says_what_is_for_testing(tmp_path: Path) -> None:
     source = open_data(table(tmp_path, "path,label,split", ["a,train", "b,test", "b,train"]))
     assert opened(source.open_train).labels.tolist() == [0, 1]
     assert opened(source.open_test).labels.tolist() == [1]
+
+
+def test_one_part_alone_is_for_testing(tmp_path: Path) -> None:
+    rows = ["a,train", "b,val", "b,train", "a,test", "b,val"]
+    source = open_data(table(tmp_path, "path,label,split", rows))
+    assert opened(source.open_test).labels.tolist() == [0]
+    assert any("2 images of split val are not used" in note for note in source.notes)
+
+
+@pytest.mark.parametrize("again", ["images/000.png", "./images/../images/000.png"])
+def test_what_is_learnt_from_is_not_for_testing(again: str, tmp_path: Path) -> None:
+    images(tmp_path, 3)
+    rows = ["images/000.png,a,train", "images/001.png,b,train", f"{again},a,test"]
+    (tmp_path / "x.csv").write_text("\n".join(["path,label,split", *rows]))
+    with pytest.raises(DataError, match=r"line 4: .* for testing, and for training in line 2"):
+        open_data(tmp_path / "x.csv")
 
 
 def test_semicolons_tabs_and_a_byte_order_mark(tmp_path: Path) -> None:

@@ -387,6 +387,13 @@ def test_wrong_settings_are_told_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_minutes_do_not_override_in_silence(tmp_path: Path, data: str) -> None:
+    spec = study(Arm(name="plain", changes={"budget": 3.0, "budget_in": "steps"}))
+    with pytest.raises(ConfigError, match="budget in changes, but its minutes"):
+        experiment(spec, out=tmp_path / "out", data=data, minutes=1.0)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -141,6 +141,10 @@ def test_changes_that_something_else_decides() -> None:
         ({"changes": {"seed": 1}}, "seed in changes"),
         ({"changes": {"judged_on": "held-out"}}, "judged_on in changes"),
         ({"minutes": float("inf")}, "not a positive number"),
+        (
+            {"changes": {"images_per_class": 9}, "arms": (Arm(name="a", share=0.5),)},
+            "images_per_class in changes, and share of arm 'a'",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             Experiment(**{"name": "e", "title": "E", "arms": (Arm(name="a"),), **fields})

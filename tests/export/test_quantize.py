@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 import vitlab
 from export.exported import made
 from tasks.classifiers import colours
-from vitlab.errors import InputError
+from vitlab.errors import ConfigError, InputError
 from vitlab.export import onnx as onnx_export
 from vitlab.export.half import store_in_half
 from vitlab.export.onnx import write_onnx
 from vitlab.export.program import trace
 from vitlab.export.quantize import write_int8
 from vitlab.inference.runtimes import run_onnx
+from vitlab.weights.bundle import save_bundle
 from vitlab.weights.onnx_metadata import read_metadata
 
 onnx = pytest.importorskip("onnx")
@@ -126,6 +127,22 @@ def test_a_large_model_is_published_in_eight_bits_alone(
     assert found.files == (file,)
     assert found.bytes < 0.6 * whole
     assert [path for path in tmp_path.iterdir() if path.is_file()] == [file]
+
+
+def test_what_has_nothing_to_quantise_is_refused(tmp_path: Path) -> None:
+    cnn = vitlab.create_model("cnn_tutorial")
+    preparation = vitlab.Preprocessing(size=(32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
+    save_bundle(
+        tmp_path / "cnn",
+        cnn,
+        preprocessing=preparation,
+        labels=tuple("abcdefghij"),
+        metrics={},
+        provenance={},
+    )
+    with pytest.raises(ConfigError, match="int8 is for products of tokens and weights"):
+        vitlab.export(tmp_path / "cnn", output=tmp_path / "a.onnx", quantize="int8")
+    assert [path.name for path in tmp_path.iterdir()] == ["cnn"]
 
 
 def test_an_image_that_cannot_calibrate_is_named(model: Any, tmp_path: Path) -> None:

@@ -181,6 +181,30 @@ def test_torch_has_its_threads_back(weights: Path, tmp_path: Path) -> None:
     assert torch.get_num_threads() == 2
 
 
+def test_engines_at_once_have_the_threads_of_a_lone_one(weights: Path) -> None:
+    classifier = load(weights)
+    first = classifier.predictor(batch_size=2).engine
+    found: list[int] = []
+
+    def second() -> None:
+        engine = classifier.predictor(batch_size=2).engine
+        found.append(engine.workers)
+        engine.start_worker()
+        engine.close()
+        found.append(torch.get_num_threads())
+
+    for work in (first.start_worker, second):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert found == [3, 1]  # the first still shares its threads out
+    first.close()
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert found[-1] == 3
+
+
 def test_batches_do_not_change_the_answer(weights: Path, tmp_path: Path) -> None:
     paths = sorted(colours(tmp_path / "photos", 7).iterdir())
     classifier = load(weights)

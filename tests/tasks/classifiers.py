@@ -12,10 +12,12 @@ from vitlab.weights.source import WeightSource
 LABELS = ("blue", "green", "red")
 
 
-def saved_model(path: Path, *, seed: int = 0, task: str = "single-label") -> Path:
+def saved_model(
+    path: Path, *, seed: int = 0, task: str = "single-label", **changes: object
+) -> Path:
     """Weights that are random and have opinions."""
     torch.manual_seed(seed)
-    model = create_model("vit_test", classes=len(LABELS))
+    model = create_model("vit_test", classes=len(LABELS), **changes)
     assert isinstance(model, VisionTransformer)
     assert model.head is not None
     torch.nn.init.normal_(model.head.weight)

@@ -30,9 +30,15 @@ def test_accuracy_is_compared_image_by_image() -> None:
     found = compared(before, after, "x")
     assert (found.images, found.before, found.after) == (7, 5 / 7, 4 / 7)
     assert found.agreement == 3 / 7
-    each = np.array([0, 0, -1, -1, 0, 1, 0])  # by definition: the spread of the differences
-    half = 1.959964 * each.std() / math.sqrt(7)
-    assert found.interval == pytest.approx((each.mean() - half, each.mean() + half))
+    # The spread of the differences, with half an image more that wins and half a one that loses,
+    # and as many that stay right and stay wrong.
+    weights = np.array([1] * 7 + [0.5] * 4)
+    values = np.array([0, 0, -1, -1, 0, 1, 0, 0, 0, 1, -1])
+    mean = np.average(values, weights=weights)
+    half = 1.959964 * math.sqrt(np.average((values - mean) ** 2, weights=weights) / 9)
+    assert found.interval == pytest.approx((mean - half, mean + half))
+    same = compared(before, before, "x")
+    assert same.interval[0] < -0.1 < 0.1 < same.interval[1]  # seven images are no proof
 
 
 def test_an_exported_model_computes_the_logits_of_the_model() -> None:

@@ -108,6 +108,16 @@ def test_a_linear_probe_leaves_all_else_alone(weights: Path, folder: Path, tmp_p
             assert torch.equal(value, before[name]), name
 
 
+def test_a_linear_probe_leaves_batch_norms_alone(folder: Path, tmp_path: Path) -> None:
+    stem: dict[str, Any] = {"conv_norm": "batch", "conv_strides": (2, 4), "conv_widths": (5,)}
+    path = saved_model(tmp_path / "conv.safetensors", stem="conv", **stem)
+    before = load_weights(path).state_dict()
+    after = state(tune(path, folder, tmp_path / "run", linear_probe=True).folder)
+    assert any("running_mean" in name for name in after)
+    for name, value in after.items():
+        assert name.startswith("head.") or torch.equal(value, before[name]), name
+
+
 def test_frozen_blocks_stay(weights: Path, folder: Path, tmp_path: Path) -> None:
     before = load_weights(weights).state_dict()
     run = tune(weights, folder, tmp_path / "run", freeze=1, changes={"ema": 0.0})

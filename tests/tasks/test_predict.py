@@ -222,6 +222,9 @@ def test_another_job_is_refused_and_nothing_lost(
         with pytest.raises(FileError, match=f"out.csv was begun with {message}.*--overwrite"):
             run(model, images, output, **options)
         assert output.read_bytes() == content
+    with pytest.raises(FileError, match="was begun with images written as"):
+        run(weights, folder / "deeper" / "..", output)
+    assert output.read_bytes() == content
     # Without a wish, the size that the job was begun with is kept.
     assert run(weights, folder, output, batch_size=None).done_before == COUNT
     found = run(other, folder / "deeper", output, overwrite=True)
@@ -283,6 +286,15 @@ def test_two_processes_do_not_write_one_file(weights: Path, folder: Path, tmp_pa
     run(weights, folder, output, each=again)
     assert refused
     assert len(read(output)) == COUNT
+
+
+@pytest.mark.parametrize("format", [Csv(), JsonLines()])
+def test_thousands_of_classes_survive(format: Format) -> None:
+    top = tuple((f"class {i}", 1 / (i + 1)) for i in range(9000))
+    long = replace(ODD, top=top)
+    content = format.header + format.encode(long)
+    assert len(content) > 1 << 17  # a cell that Python's reader refuses by default
+    assert [prediction for _, prediction in whole_records(io.BytesIO(content), format)] == [long]
 
 
 @pytest.mark.parametrize("format", [Csv(), JsonLines()])

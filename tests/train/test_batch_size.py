@@ -93,6 +93,8 @@ def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fitting_batch_size(model, config, largest=39) == 39
     in_parts = TrainConfig(accumulate=4, batch_size=256)
     assert fitting_batch_size(model, in_parts, largest=256) == 128
+    in_parts = TrainConfig(ghost_batches=4, batch_size=256)
+    assert fitting_batch_size(model, in_parts, largest=256) == 128
     monkeypatch.setattr(batch_size, "free_bytes", free(1))
     assert fitting_batch_size(model, config, largest=256) is None
 
@@ -100,6 +102,8 @@ def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sizes_split_as_the_config_asks() -> None:
     config = TrainConfig(batch_size=96, accumulate=2, augment=AugmentConfig(repeats=3))
     assert batch_size._candidates(config, 96) == [96, 48, 24, 12, 6]
+    ghosts = TrainConfig(batch_size=96, ghost_batches=3)
+    assert batch_size._candidates(ghosts, 64) == [48, 24, 12, 6, 3]
     assert batch_size._candidates(TrainConfig(), 100) == [100, 64, 32, 16, 8, 4, 2, 1]
 
 

@@ -9,6 +9,7 @@ from vitlab.data.batch import Batch
 from vitlab.models.registry import create_model
 from vitlab.train.config import OptimizerConfig, TrainConfig
 from vitlab.train.find_rate import HIGHEST, LOWEST, Trial, find_rate, suggested_rate
+from vitlab.train.loss import squared_error
 
 
 class Repeating:
@@ -44,6 +45,18 @@ def test_the_loss_falls_and_then_the_test_ends(optimizer: str) -> None:
     assert lowest.loss < 0.8 * trials[0].loss
     assert LOWEST < suggested_rate(trials) < lowest.rate
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_loss_is_that_of_the_run() -> None:
+    torch.manual_seed(0)
+    model = create_model("vit_test", classes=1)
+    loader = Repeating()
+    values = torch.linspace(-1, 1, 11)[:, None]
+    loader._batch = loader._batch._replace(targets=values)
+    loss = squared_error(torch.zeros(1), torch.ones(1))
+    trials = find_rate(model, TrainConfig(model="vit_test"), loader, steps=60, loss_of=loss)
+    assert min(trial.loss for trial in trials) < 0.8 * trials[0].loss
+    assert suggested_rate(trials) > 10 * LOWEST
 
 
 def test_what_is_suggested() -> None:

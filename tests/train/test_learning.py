@@ -6,7 +6,7 @@ import torch
 from vitlab.errors import ConfigError
 from vitlab.models.registry import create_model
 from vitlab.train.config import OptimizerConfig, TrainConfig
-from vitlab.train.learning import prepare_learning, rate_factor, set_learning
+from vitlab.train.learning import prepare_learning, rate_factor, set_learning, train_mode
 from vitlab.train.optim import build_optimizers
 
 
@@ -58,6 +58,27 @@ def test_lora_and_the_head() -> None:
         )
 
 
+def test_what_is_frozen_and_what_is_of_low_rank() -> None:
+    with pytest.raises(ConfigError, match="frozen_blocks 1 and learns lora"):
+        TrainConfig(learns="lora", frozen_blocks=1)
+
+
+def test_batch_norms_that_do_not_learn_keep_their_statistics() -> None:
+    stem = {"stem": "conv", "conv_norm": "batch", "conv_strides": (2, 4), "conv_widths": (5,)}
+    model = create_model("vit_test", **stem)
+    norms = [part for part in model.modules() if isinstance(part, torch.nn.BatchNorm2d)]
+    assert norms
+    images = torch.randn(7, 3, 32, 32)
+    for config, learns in ((TrainConfig(learns="head"), False), (TrainConfig(), True)):
+        prepare_learning(model, config)
+        train_mode(model)
+        before = [norm.running_mean.clone() for norm in norms]
+        model(images)
+        kept = [torch.equal(norm.running_mean, b) for norm, b in zip(norms, before, strict=True)]
+        assert kept == [not learns] * len(norms)
+        assert model.head.training
+
+
 def test_the_head_learns_alone_at_first() -> None:
     model, config = create_model("vit_test"), TrainConfig(head_first=0.2)
     prepare_learning(model, config)
@@ -80,6 +101,7 @@ def test_layers_learn_the_slower_the_lower_they_are() -> None:
     }
     for name, factor in expected.items():
         assert rate_factor(name, 2, 0.5) == factor
+    assert rate_factor("pooled_norm.weight", 2, 0.5) == 1.0
     [optimizer] = build_optimizers(model, OptimizerConfig(lr=0.8, layer_decay=0.5))
     rates = {
         id(parameter): group["lr"]

@@ -130,3 +130,19 @@ def test_adamw_agrees_with_its_definition() -> None:
     # After one step, bias correction makes m / sqrt(v) the sign of the gradient.
     torch.testing.assert_close(weight.detach(), before[0] * (1 - 0.1 * 0.2) - 0.1)
     torch.testing.assert_close(bias.detach(), before[1] - 0.1)
+
+
+def test_sgd_decays_apart_from_its_momentum() -> None:
+    model = nn.Linear(3, 2)
+    config = OptimizerConfig(name="sgd", lr=0.1, momentum=0.9, weight_decay=0.5)
+    [optimizer] = build_optimizers(model, config)
+    weight, bias = (p.detach().clone() for p in model.parameters())
+    momentum = torch.zeros_like(weight)
+    for step in range(3):
+        gradient = torch.full_like(weight, 1.0 + step)
+        model.weight.grad, model.bias.grad = gradient.clone(), torch.zeros_like(bias)
+        optimizer.step()
+        momentum = 0.9 * momentum + gradient if step else gradient
+        weight = weight * (1 - 0.1 * 0.5) - 0.1 * momentum
+    torch.testing.assert_close(model.weight.detach(), weight)
+    assert torch.equal(model.bias.detach(), bias)

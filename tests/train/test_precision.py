@@ -12,10 +12,10 @@ from train.runs import CHANGES, CONFIG, fit_noise, random_batch
 from vitlab.models.registry import create_model
 from vitlab.tasks.job import Watcher
 from vitlab.tasks.train import train
-from vitlab.train.config import TrainConfig
+from vitlab.train.config import OptimizerConfig, TrainConfig
 from vitlab.train.precision import multiplies_bfloat16
 from vitlab.train.state import new_state
-from vitlab.train.step import backward
+from vitlab.train.step import backward, train_step
 
 
 def gradients(config: TrainConfig) -> dict[str, torch.Tensor]:
@@ -68,3 +68,38 @@ def test_only_devices_with_such_products_are_asked(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("vitlab.runtime.multiplies_bfloat16", lambda: True)
     assert multiplies_bfloat16(torch.device("cpu"))
     assert not multiplies_bfloat16(torch.device("mps"))
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+@pytest.mark.parametrize("sam", [0.0, 0.05])
+def test_an_overflow_in_float16_changes_no_weight(clip: float, sam: float) -> None:
+    optimizer = OptimizerConfig(name="muon", clip_norm=clip, sam=sam)
+    config = replace(CONFIG, precision="float16", optimizer=optimizer)
+    torch.manual_seed(0)
+    state = new_state(create_model("vit_test"), config)
+    train_step(state, random_batch(7), config, lr_factor=1.0)
+    before = {name: value.clone() for name, value in state.model.state_dict().items()}
+    head = state.model.head.weight.register_hook(lambda gradient: gradient * float("inf"))
+    scale = state.scaler.get_scale()
+    stats = train_step(state, random_batch(7, seed=1), config, lr_factor=1.0)
+    assert stats.loss.isfinite()
+    assert not stats.grad_norm.isfinite()
+    assert state.scaler.get_scale() == scale / 2
+    for name, value in state.model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    head.remove()
+    train_step(state, random_batch(7, seed=2), config, lr_factor=1.0)
+    assert all(value.isfinite().all() for value in state.model.state_dict().values())
+    assert not torch.equal(state.model.head.weight, before["head.weight"])
+
+
+def test_a_head_that_learns_alone_in_float16(tmp_path: Path) -> None:
+    state = fit_noise(
+        tmp_path,
+        steps=4,
+        precision="float16",
+        head_first=0.5,
+        optimizer=OptimizerConfig(name="muon"),
+    )
+    assert state.step == 4
+    assert all(p.isfinite().all() for p in state.model.parameters())

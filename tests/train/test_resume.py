@@ -2,19 +2,26 @@
 
 import json
 import random
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runs import CHANGES, hanging_at, make_folder, same, start, train_until
+from vitlab.cli.options import parse_changes
+from vitlab.config import override
+from vitlab.data.datasets import open_data
 from vitlab.errors import ConfigError
-from vitlab.tasks.train import train
+from vitlab.tasks.finetune import finetune
+from vitlab.tasks.train import decide, train
+from vitlab.train.config import TrainConfig
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -160,3 +167,40 @@ def test_signals_save_and_say_how_to_go_on(tmp_path: Path, number: int, code: in
     _, errors = process.communicate(timeout=120)
     assert process.returncode == code
     assert f"vitlab train --resume --out {out}" in errors
+
+
+def test_what_a_resumed_run_would_ignore_is_refused(tmp_path: Path) -> None:
+    run = train(data="digits", out=tmp_path / "run", changes=CHANGES).folder
+    for given, message in (
+        ({"recipe": "cifar10_pure"}, "is a run of recipe default, not cifar10_pure"),
+        ({"recipe": TrainConfig(seed=5)}, "is a run of recipe default, not this one"),
+        ({"data": "sample"}, "is a run on digits, not sample"),
+        ({"changes": {"seed": 1}}, "keeps seed as it was begun"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train(out=run, resume=True, **given)
+    for options, message in (({"lora": 4}, "keeps lora"), ({"linear_probe": True}, "linear_probe")):
+        with pytest.raises(ConfigError, match=message):
+            finetune(out=run, resume=True, **options)
+    with pytest.raises(ConfigError, match="begun with no weights"):
+        finetune("cifar10", out=run, resume=True)
+    train("default", data="digits", out=run, resume=True)
+
+
+def test_a_recipe_of_ones_own_is_told_whole(tmp_path: Path) -> None:
+    recipe = override(TrainConfig(), CHANGES)
+    recipe = replace(recipe, changes={"depth": 1}, augment=replace(recipe.augment, shift=3))
+    plan = decide(recipe, "digits", open_data("digits"), tmp_path / "run", {})
+    assert plan.recipe == "custom"
+    words = shlex.split(plan.command)
+    assert words[:3] == ["vitlab", "train", "default"]
+    given = dict(zip(words[7::2], words[8::2], strict=True))
+    changes: dict[str, Any] = parse_changes(
+        [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+    )
+    if "--steps" in given:
+        changes |= {"budget": float(given["--steps"]), "budget_in": "steps"}
+    changes |= {"batch_size": int(given.get("--batch-size", recipe.batch_size))}
+    again = decide("default", "digits", open_data("digits"), tmp_path / "run", changes)
+    assert again.train == replace(recipe, changes={})
+    assert again.model == plan.model

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import vitlab
+from reference.foreign import without_note
 from reference.random_weights import randomise
 from vitlab.errors import WeightsError
 from vitlab.models.config import pair
@@ -207,6 +208,8 @@ def test_preprocessing_follows(tmp_path: Path) -> None:
 def test_a_grid_that_nobody_knows(tmp_path: Path) -> None:
     model, _ = saved(tmp_path, image_size=(12, 28))
     vitlab.save_weights(model, tmp_path / "a.pth", format="timm")
+    assert vitlab.load_weights(tmp_path / "a.pth").config.image_size == (12, 28)
+    without_note(tmp_path / "a.pth")
     with pytest.raises(WeightsError, match=r"22 rows of 'pos_embed'.*stored_image_size=\(H, W\)"):
         vitlab.load_weights(tmp_path / "a.pth", heads=2)
     with pytest.raises(WeightsError, match="stored_image_size"):
@@ -220,3 +223,13 @@ def test_a_grid_that_nobody_knows(tmp_path: Path) -> None:
     )
     expected = resize_table(model.positions[0].table, (3, 7), (6, 6), "bicubic")
     assert np.array_equal(larger.positions[0].table.detach(), expected.detach())
+
+
+def test_a_table_that_may_be_square_is_square(tmp_path: Path) -> None:
+    model, _ = saved(tmp_path, image_size=24)
+    vitlab.save_weights(model, tmp_path / "a.pth", format="timm")
+    without_note(tmp_path / "a.pth")
+    wide = vitlab.load_weights(tmp_path / "a.pth", heads=2, image_size=(16, 36))  # as many patches
+    expected = resize_table(model.positions[0].table, (6, 6), (4, 9), "bicubic")
+    assert np.array_equal(wide.positions[0].table.detach(), expected.detach())
+    assert not any("stored_image_size" in note for note in wide.source.assumed)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from data.colours import saved_model, small_model
+from reference.foreign import without_note
 from vitlab import create_model, load_weights, save_weights
 from vitlab.weights.fingerprint import fingerprint
 
@@ -32,6 +33,7 @@ def test_the_head_does_not_matter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{"norm_eps": 1e-3}, {"image_size": 40}])
 def test_what_changes_features_matters(tmp_path: Path, change: dict[str, object]) -> None:
     save_weights(small_model(gelu="tanh"), tmp_path / "a.npz", format="google")
+    without_note(tmp_path / "a.npz")
     plain = load_weights(tmp_path / "a.npz")
     changed = load_weights(tmp_path / "a.npz", **change)
     assert fingerprint(plain) != fingerprint(changed)

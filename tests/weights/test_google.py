@@ -111,6 +111,7 @@ def same_models(one: vitlab.VisionTransformer, other: vitlab.VisionTransformer) 
         {"pool": "map", "class_token": False},
         {"position_prefix": "none"},
         {"classes": 0, "channels": 5},
+        {"qkv_bias": False, "proj_bias": False},
         {"stem": "resnet", "resnet_layers": (1, 1), "resnet_width": 32, "patch_size": (3, 5)},
     ],
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import vitlab
@@ -177,6 +178,64 @@ def test_labels_and_preprocessing_travel(tmp_path: Path) -> None:
         assert again.source.preprocessing == expected
     written = json.loads((tmp_path / "ours" / "preprocessor_config.json").read_text())
     assert written["size"] == {"height": 40, "width": 40}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("multi_label_classification", "multi-label"),
+        ("regression", "regression"),
+        ("single_label_classification", "single-label"),
+        (None, "single-label"),
+    ],
+)
+def test_the_task_travels(theirs: str | None, ours: str, tmp_path: Path) -> None:
+    classifier(problem_type=theirs).save_pretrained(tmp_path / "theirs")
+    loaded = vitlab.load_weights(tmp_path / "theirs")
+    assert loaded.source.task == ours
+    vitlab.save_weights(loaded, tmp_path / "ours", format="huggingface")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "ours")
+    assert config.problem_type == (None if ours == "single-label" else theirs)
+
+
+@pytest.mark.parametrize(
+    ("keep_aspect", "crop", "processor"),
+    [(True, 0.875, "CLIP"), (True, 1.0, "CLIP"), (False, 0.8, "DeiT"), (False, 1.0, "ViT")],
+)
+def test_their_processor_prepares_as_we_do(
+    keep_aspect: bool, crop: float, processor: str, tmp_path: Path
+) -> None:
+    preparation = Preprocessing(
+        size=(40, 40),
+        crop=crop,
+        interpolation="bilinear",
+        mean=(0.1, 0.2, 0.3),
+        std=(0.4, 0.5, 0.6),
+        keep_aspect=keep_aspect,
+    )
+    classifier().save_pretrained(tmp_path / "theirs")
+    model = vitlab.load_weights(tmp_path / "theirs", preprocessing=preparation)
+    vitlab.save_weights(model, tmp_path / "ours", format="huggingface")
+    written = json.loads((tmp_path / "ours" / "preprocessor_config.json").read_text())
+    assert written["image_processor_type"] == f"{processor}ImageProcessor"
+    content = getattr(transformers, f"{processor}ImageProcessorPil").from_pretrained(
+        tmp_path / "ours"
+    )
+    photo = Image.effect_mandelbrot((83, 61), (-2, -1.5, 1, 1.5), 60).convert("RGB")
+    theirs = content(photo, return_tensors="np")["pixel_values"][0]
+    ours = preparation.normalise(preparation.fit(preparation.read(photo))[None])[0]
+    assert theirs.shape == (3, 40, 40)
+    # Half a grey level: both resize with Pillow and round to 8 bits.
+    assert abs(theirs - ours).max() < 0.5 / 255 / 0.4
+
+
+def test_a_processor_that_transformers_does_not_have(tmp_path: Path) -> None:
+    preparation = Preprocessing(size=(40, 56), mean=(0.5,) * 3, std=(0.5,) * 3, keep_aspect=True)
+    classifier(image_size=[40, 56]).save_pretrained(tmp_path / "theirs")
+    model = vitlab.load_weights(tmp_path / "theirs", preprocessing=preparation)
+    with pytest.raises(WeightsError, match="keeps proportions for 40 x 56"):
+        vitlab.save_weights(model, tmp_path / "ours", format="huggingface")
+    assert not (tmp_path / "ours").exists()
 
 
 def test_classifier_with_an_mlp_head_is_inexpressible(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import vitlab
+from reference.foreign import without_note
 from vitlab.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from vitlab.weights.known import known_preparation, prepared
 
@@ -65,6 +66,7 @@ def test_timms_hub_config(tmp_path: Path) -> None:
     model = vitlab.VisionTransformer(config)
     torch.manual_seed(0)
     vitlab.save_weights(model, tmp_path / "pytorch_model.bin", format="timm")
+    without_note(tmp_path / "pytorch_model.bin")
     hub = {
         "architecture": "vit_tiny_patch16_224",
         "num_classes": 2,

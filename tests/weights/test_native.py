@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +187,14 @@ def test_free_fields_change_no_tensor(tmp_path: Path) -> None:
         vitlab.load_weights(tmp_path / "a.safetensors", image_size=13)
     with pytest.raises(ConfigError, match="'dropout'"):
         vitlab.load_weights(tmp_path / "a.safetensors", dropout="much")
+
+
+def test_a_configuration_decides_the_head_and_what_costs_no_tensor(tmp_path: Path) -> None:
+    model = build()
+    vitlab.save_weights(model, tmp_path / "a.safetensors")
+    wanted = replace(model.config, classes=3, drop_path=0.1)
+    created = vitlab.create_model(wanted, pretrained=tmp_path / "a.safetensors")
+    assert created.config == wanted
+    other = replace(model.config, class_token=not model.config.class_token, pool="mean")
+    with pytest.raises(WeightsError, match="class_token is True, but the model has False"):
+        vitlab.create_model(other, pretrained=tmp_path / "a.safetensors")

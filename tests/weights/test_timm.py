@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import vitlab
-from reference.foreign import converted, same_back, same_logits
+from reference.foreign import converted, same_back, same_logits, without_note
 from reference.random_weights import randomise
 from reference.torchvision_ops import declare
 from vitlab.errors import WeightsError
@@ -169,6 +169,7 @@ def ours_as_timm(path: Path) -> dict[str, torch.Tensor]:
         ({"attention": "lsa"}, "attention='lsa'"),
         ({"head_width": 5}, "head_width=5"),
         ({"pool": "map"}, "pool='map'"),
+        ({"registers": 3}, "registers=3 with position_prefix='cls'"),
     ],
 )
 def test_what_timm_has_no_word_for_is_not_saved(
@@ -179,3 +180,44 @@ def test_what_timm_has_no_word_for_is_not_saved(
     with pytest.raises(WeightsError, match=named):
         vitlab.save_weights(model, tmp_path / "a.safetensors", format="timm")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("width", "heads"), [(1280, 16), (1152, 16), (1024, 16)])
+def test_heads_of_wide_published_models(width: int, heads: int, tmp_path: Path) -> None:
+    config = vitlab.ViTConfig(
+        width=width, depth=1, heads=heads, mlp_width=8, patch_size=2, image_size=4, classes=3
+    )
+    path = tmp_path / "huge.pth"
+    vitlab.save_weights(vitlab.VisionTransformer(config), path, format="timm")
+    loaded = vitlab.load_weights(without_note(path))
+    assert loaded.config.heads == heads
+    assert any(note.startswith(f"heads {heads}: ") for note in loaded.source.assumed)
+
+
+def test_what_tensors_leave_open_is_noted(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"gelu": "tanh", "norm_eps": 1e-3, "pool": "mean", "heads": 8}
+    config = vitlab.ViTConfig(
+        width=32, depth=1, mlp_width=24, patch_size=4, image_size=(8, 12), classes=3, **changes
+    )
+    vitlab.save_weights(vitlab.VisionTransformer(config), tmp_path / "a.pth", format="timm")
+    assert vitlab.load_weights(tmp_path / "a.pth").config == config
+
+
+@pytest.mark.parametrize("prefix", ["all", "none"])
+def test_our_registers_are_read_by_timm(prefix: Any, tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"width": 48, "depth": 2, "heads": 3, "mlp_width": 192, "registers": 4}
+    config = vitlab.ViTConfig(
+        **fields, patch_size=8, image_size=(40, 56), classes=7, position_prefix=prefix
+    )
+    ours = vitlab.VisionTransformer(config).eval()
+    randomise(ours)
+    vitlab.save_weights(ours, tmp_path / "a.pth", format="timm")
+    theirs = small(reg_tokens=4, no_embed_class=prefix == "none")
+    theirs.load_state_dict(torch.load(tmp_path / "a.pth", weights_only=True))
+    same_logits(ours, theirs, (40, 56))
+
+
+def test_a_metric_beside_the_weights_hides_nothing(tmp_path: Path) -> None:
+    content = {"best_acc1": torch.tensor(71.3), "state_dict": small().state_dict(), "epoch": 3}
+    torch.save(content, tmp_path / "a.pth")
+    assert vitlab.load_weights(tmp_path / "a.pth", **OPEN).source.format == "timm"

@@ -12,6 +12,7 @@ from vitlab.cli.judged import headline, lines, print_details
 from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import EngineOption, Json, MergeTokens
 from vitlab.cli.output import print_json, print_pairs
+from vitlab.files import check_parent
 
 if TYPE_CHECKING:
     from vitlab.tasks.evaluate import Evaluated, Watch
@@ -58,6 +59,8 @@ def evaluate(
     from vitlab.tasks.evaluate import report_of
     from vitlab.tasks.report.write import write_page
 
+    if output is not None:
+        check_parent(output)
     with _progress() as watch:
         found = run(
             model,

@@ -214,9 +214,9 @@ def _print_test(found: "Faithfulness") -> None:
 
 
 def _cells(area: "Area") -> tuple[str, str]:
-    def cell(value: float, ends: tuple[float, float]) -> str:
-        return f"{value:.3f} ({ends[0]:.3f} to {ends[1]:.3f})"
+    def cell(value: float, ends: tuple[float, float] | None) -> str:
+        return f"{value:.3f}" + (f" ({ends[0]:.3f} to {ends[1]:.3f})" if ends else "")
 
-    by_chance = area.gain == 0 and area.gain_interval == (0, 0)
+    by_chance = area.gain == 0 and area.gain_interval in (None, (0, 0))
     better = "-" if by_chance else cell(area.gain, area.gain_interval)
     return cell(area.mean, area.interval), better

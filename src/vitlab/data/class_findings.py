@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from vitlab.data.findings import Finding, Item, finding
-from vitlab.data.folder import TRAIN, folded
+from vitlab.data.folder import TEST, TRAIN, folded
 from vitlab.data.listing import WHOLE, Listing
 
 FEW = 10
@@ -27,7 +27,10 @@ def class_findings(listing: Listing, counts: Counts) -> Iterator[Finding]:
     doubled = _differ_by_case(listing)
     yield from finding("case_classes", [Item(paths=tuple(names)) for names in doubled])
     known = {folded(label) for label in labels}
+    judged = next((name for name in TEST if name in listing.classes), None)
     for split, own in listing.classes.items():
+        if split not in (training, judged):
+            continue  # training does not open it
         # Those that only case keeps apart have been named above.
         strange = [label for label in own if folded(label) not in known]
         absent = known - {folded(label) for label in own}

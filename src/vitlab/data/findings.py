@@ -172,7 +172,8 @@ KINDS = {
         advice="stored on the side or mirrored, as EXIF says: turned upright when read",
     ),
     "grey": Kind(
-        noun="image", advice="in grey: read as three equal channels; colour may betray the class"
+        noun="image",
+        advice="in grey: read as three equal channels unless all are; colour may betray the class",
     ),
     "cmyk": Kind(noun="image", advice="in CMYK, for print: converted, colours may shift a little"),
     "deep": Kind(noun="image", advice="with 16 bits a channel: scaled to 8"),

@@ -32,7 +32,7 @@ def is_table(path: Path) -> bool:
 
 def open_table(root: Path, *, channels: int | None = None) -> DataSource:
     """The images that a CSV lists, or `train.csv` of a folder and the `test.csv` beside it."""
-    table, test = _tables(root)
+    table, test, unused = _tables(root)
     for each in (table, test):
         if each is not None and PATH not in each.columns:
             raise DataError(
@@ -43,10 +43,11 @@ def open_table(root: Path, *, channels: int | None = None) -> DataSource:
     train = _read(table, targets)
     judged = None if test is None else _read(test, targets)
     if test is not None and judged is not None:
+        _check_apart(table, train, test, judged)
         check_readable(test.file, judged.paths)
     open_train, open_test = _held_out(train) if judged is None else _apart(train, judged)
     seen = look(train.paths, lambda: _paths(open_train()), channels=channels)
-    notes = [f"{table.file.name}: {targets.told}, {len(train):,} images"]
+    notes = [f"{table.file.name}: {targets.told}, {len(train):,} images", *unused]
     return DataSource(
         name=root.absolute().stem,
         labels=targets.labels,
@@ -64,23 +65,27 @@ def open_table(root: Path, *, channels: int | None = None) -> DataSource:
     )
 
 
-def _tables(root: Path) -> tuple[Csv, Csv | None]:
-    """What is for training and what for testing, if that is said."""
+def _tables(root: Path) -> tuple[Csv, Csv | None, list[str]]:
+    """What is for training and what for testing, if that is said, and what is for neither."""
     if root.is_dir():
         test = next(
             (root / f"{name}.csv" for name in TEST if (root / f"{name}.csv").is_file()), None
         )
-        return read_csv(root / f"{TRAIN}.csv"), None if test is None else read_csv(test)
+        return read_csv(root / f"{TRAIN}.csv"), None if test is None else read_csv(test), []
     table = read_csv(root)
     if SPLIT not in table.columns:
-        return table, None
+        return table, None, []
     parts = [_part(table, i) for i in range(len(table))]
-    if "train" not in parts:
+    rows = {name: [i for i, part in enumerate(parts) if part == name] for name in (TRAIN, *TEST)}
+    if not rows[TRAIN]:
         raise DataError(f"{root}: no row has the split 'train'")
-    rows = [
-        [i for i, part in enumerate(parts) if (part == TRAIN) is train] for train in (True, False)
+    judged, *others = [name for name in TEST if rows[name]] or [""]
+    unused = [
+        f"{table.file.name}: {len(rows[name]):,} images of split {name} are not used: "
+        f"{judged} is what the model is judged on"
+        for name in others
     ]
-    return table.pick(rows[0]), table.pick(rows[1]) if rows[1] else None
+    return table.pick(rows[TRAIN]), table.pick(rows[judged]) if judged else None, unused
 
 
 def _part(table: Csv, row: int) -> str:
@@ -102,6 +107,19 @@ def _read(table: Csv, targets: Targets) -> FileSet:
     if missing:
         raise _missing(table, missing)
     return FileSet(paths=tuple(paths), labels=targets.encode(table))
+
+
+def _check_apart(train: Csv, learnt: FileSet, test: Csv, judged: FileSet) -> None:
+    """Refuse to judge a model on images that it learns from."""
+    pairs = zip(learnt.paths, train.lines, strict=True)
+    lines = {os.path.abspath(path): line for path, line in pairs}
+    for row, path in enumerate(judged.paths):
+        line = lines.get(os.path.abspath(path))
+        if line is not None:
+            raise DataError(
+                f"{test.where(row)}: {test.columns[PATH][row]!r} for testing, and for training in "
+                f"line {line} of {train.file.name}; valid: one of them"
+            )
 
 
 def _missing(table: Csv, rows: Sequence[int]) -> DataError:

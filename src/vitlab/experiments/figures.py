@@ -100,7 +100,7 @@ def _draw_series(found: Findings, series: dict[str, list[tuple[float, Summary]]]
 def _dress_x(axes: Any, found: Findings, places: Sequence[float]) -> None:
     axis = found.experiment.axis
     axes.set_xlabel(axis.title)
-    if not axis.log or min(places) <= 0:
+    if not axis.log or not places or min(places) <= 0:
         return
     axes.set_xscale("log")
     if axis.of == "x":
@@ -254,7 +254,8 @@ def _thinned(steps: list[float], values: list[float], most: int = 25) -> tuple[l
 def draw_cost(found: Findings) -> Any:
     """Time and memory of an update, by series."""
     known = _with_probe(found, "seconds")
-    if not known:
+    placed = [arm for arms in found.experiment.series.values() for arm in arms if arm.x is not None]
+    if not any(arm.name in known for arm in placed):
         return None
     figure = new_figure(PAGE, 3.2, gap=0.04)
     panels = figure.subplots(1, 2)

@@ -69,11 +69,12 @@ def first_gradients(job: Job) -> list[float]:
     nn.init.normal_(cast(Any, job.state.model).head.weight, std=HEAD_STD)
     job.state.model.train()
     backward(job.state, job.loader.batch(0), job.plan.train, job.aim.goal.loss)
+    scale = job.state.scaler.get_scale()  # 1 but in float16
     squares: dict[int, Tensor] = {}
     for name, parameter in job.state.model.named_parameters():
         match = BLOCK.match(name)
         if match is not None and parameter.grad is not None:
-            block, square = int(match[1]), parameter.grad.double().square().sum()
+            block, square = int(match[1]), (parameter.grad.double() / scale).square().sum()
             squares[block] = squares[block] + square if block in squares else square
     job.state.model.zero_grad(set_to_none=True)
     return [float(squares[block].sqrt()) for block in sorted(squares)]

@@ -111,6 +111,8 @@ def _decide(
         raise ConfigError(f"seeds {seeds} is not at least 1")
     if minutes is not None and not 0 < minutes < math.inf:
         raise ConfigError(f"minutes {minutes:g} is not a positive number")
+    if minutes is not None:
+        spec = replace(spec, minutes=minutes)  # what they would override is refused
     begin = exact_call if isinstance(what, Experiment) else exact_command
     named = spec.name if isinstance(what, Experiment) else os.fspath(what)
     chosen = given or (SMOKE_DATA if smoke else DATA)

@@ -237,6 +237,12 @@ def _check_budgets(experiment: Experiment) -> None:
             raise ConfigError(f"experiment {name!r}: {key} in changes, but {reason}")
     if experiment.minutes is not None and keys & experiment.changes.keys():
         raise ConfigError(f"experiment {name!r}: budget in changes, but its minutes decide it")
+    shared = [arm.name for arm in experiment.arms if arm.share != 1]
+    if shared and "images_per_class" in experiment.changes:
+        raise ConfigError(
+            f"experiment {name!r}: images_per_class in changes, and share of arm {shared[0]!r} "
+            f"says it too; valid: one of them"
+        )
     anchored = experiment.matched != "minutes"
     for arm in experiment.arms:
         first = arm == experiment.arms[0]

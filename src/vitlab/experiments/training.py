@@ -46,13 +46,19 @@ def _learn(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:
     found = replace(
         _spent(arm, seed, run),
         value=run.evaluation.accuracy,
-        held_out=run.metrics.get("validation_accuracy"),
+        held_out=_held_out(run),
         images=run.evaluation.images,
         right=pack(run.right or ()),
     )
     if lab.experiment.measure == "few-shot":
         found = _few_shot(lab, found, run.folder)
     return replace(found, probes=probe(lab.experiment.probes, run.folder, lab.source, lab.smoke))
+
+
+def _held_out(run: Run) -> float | None:
+    """What the run was chosen by: the accuracy, or with balanced classes their mean."""
+    names = ("validation_balanced", "validation_accuracy")
+    return next((run.metrics[name] for name in names if name in run.metrics), None)
 
 
 def _pretrain(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:

@@ -12,7 +12,7 @@ from PIL import Image
 from vitlab.errors import FileError, InputError, MissingExtra
 from vitlab.explain.explanation import Array, Explanation, caption
 from vitlab.explain.limits import LONGEST, MOST
-from vitlab.files import replacing
+from vitlab.files import check_parent, replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,8 +31,7 @@ def check_name(path: Path) -> None:
     """Refuse a place that no figure can be written to, before anything is computed."""
     if path.suffix.lower() not in ENDINGS:
         raise FileError(f"{path}: valid: a name that ends in {', '.join(ENDINGS)}")
-    if not path.absolute().parent.is_dir():
-        raise FileError(f"{path}: there is no folder {path.absolute().parent}")
+    check_parent(path)
     new_figure()
 
 

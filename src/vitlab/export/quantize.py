@@ -1,8 +1,9 @@
 """8-bit weights and activations in an ONNX file, by one policy.
 
-What is quantised: the products of tokens and weights inside the encoder blocks. What stays in
-float: the first layer and the head, where errors weigh most, and the products of attention, which
-have no weights. How the numbers are made is `Policy`; `benchmarks/quantize.py` compares others.
+What is quantised: the products of tokens and weights, in encoder blocks and where attention pools
+them. What stays in float: the first layer and the head, where errors weigh most, and the products
+of attention, which have no weights. How the numbers are made is `Policy`; `benchmarks/quantize.py`
+compares others.
 """
 
 import logging
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.errors import MissingExtra
+from vitlab.errors import ConfigError, MissingExtra
 from vitlab.export.onnx import data_beside, too_large
 from vitlab.export.program import INPUT, quiet
 
@@ -59,6 +60,11 @@ def write_int8(
         _forget_shapes(model)
         onnx.save(model, str(source))
         kept = _kept(model)
+        if all(node.name in kept for node in model.graph.node if node.op_type in KINDS):
+            raise ConfigError(
+                "quantize int8 is for products of tokens and weights, and this model has none; "
+                "valid: a Vision Transformer, or fp16"
+            )
         with quiet(), _silent():
             if images is None:
                 _quantize_dynamic(source, target, kept, policy, large=large)

@@ -21,8 +21,8 @@ from vitlab.image_file import (
     bomb_pixels,
     check_single,
     describe_bytes,
+    limited,
     open_image,
-    pixel_limit,
     too_many,
 )
 from vitlab.preprocessing import Preprocessing, Source
@@ -58,14 +58,9 @@ def reading(max_pixels: int | None = None) -> Iterator[None]:
 
     Around the threads that read, not in them: warnings and the limit belong to the process.
     """
-    before = Image.MAX_IMAGE_PIXELS
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), limited(max_pixels):
         warnings.filterwarnings("ignore", module=r"PIL\b")  # about damage that it can repair
-        Image.MAX_IMAGE_PIXELS = pixel_limit() if max_pixels is None else max_pixels
-        try:
-            yield
-        finally:
-            Image.MAX_IMAGE_PIXELS = before
+        yield
 
 
 def _read(source: Picture, preprocessing: Preprocessing) -> list[Image.Image]:

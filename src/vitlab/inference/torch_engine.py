@@ -1,5 +1,6 @@
 """The engine that runs a PyTorch model, on a CPU or an accelerator."""
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -31,10 +32,9 @@ class TorchEngine:
         self._answer = answer
         self._preprocessing = preprocessing
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self._threads = torch.get_num_threads()
+        self._threads = _SHARED.whole()
         on_cpu = self._device.type == "cpu"
         self.workers, self._each = share_cores(self._threads) if on_cpu else (1, self._threads)
-        self._shared = False
         self.batch_size = batch_size or fitting(
             footprint.largest_output, CACHE if on_cpu else DEVICE_MEMORY
         )
@@ -45,8 +45,7 @@ class TorchEngine:
 
     def start_worker(self) -> None:
         """Share the cores out: one batch on one core wastes no time on meeting other threads."""
-        self._shared = True
-        torch.set_num_threads(self._each)
+        _SHARED.take(self, self._threads, self._each)
 
     def predict(self, pixels: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float32]:
         """Probabilities [B, classes] of pixels [B, C, H, W]: 8 bits, or normalised already."""
@@ -57,5 +56,43 @@ class TorchEngine:
 
     def close(self) -> None:
         """Give threads that are started later the number that torch had before."""
-        if self._shared:
-            torch.set_num_threads(self._threads)
+        _SHARED.leave(self)
+
+
+class _Shared:
+    """How many threads torch has where no engine shares them out.
+
+    A worker that takes its part changes the number of every thread that is started later, and of
+    an engine in such a thread: who comes then is told the number from before, and the last engine
+    to leave gives it back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engines: set[int] = set()
+        self._whole = 0
+
+    def whole(self) -> int:
+        """Threads for all workers of an engine together."""
+        with self._lock:
+            return self._whole if self._engines else torch.get_num_threads()
+
+    def take(self, engine: TorchEngine, whole: int, part: int) -> None:
+        """A part of an engine's threads for the worker that calls."""
+        with self._lock:
+            if not self._engines:
+                self._whole = whole
+            self._engines.add(id(engine))
+        torch.set_num_threads(part)
+
+    def leave(self, engine: TorchEngine) -> None:
+        """The workers of an engine are gone."""
+        with self._lock:
+            if id(engine) not in self._engines:
+                return
+            self._engines.remove(id(engine))
+            if not self._engines:
+                torch.set_num_threads(self._whole)
+
+
+_SHARED = _Shared()

@@ -27,7 +27,9 @@ class Readout:
     def __call__(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
         """One vector an image, or a grid of them."""
         if not isinstance(self.model, VisionTransformer):
-            return _head_input(self.model, images)
+            cnn: Any = self.model
+            pooled: Tensor = cnn.pool_map(cnn.feature_map(images))
+            return pooled
         if self.layer is None:
             found: Tensor = getattr(self.model.features(images), self.kind)
             return found
@@ -59,14 +61,3 @@ def _check(model: nn.Module, kind: str, layer: int | None) -> None:
 def _depth(model: Any) -> int:
     depth: int = model.config.depth
     return depth
-
-
-def _head_input(model: Any, images: Tensor) -> Float[Tensor, "B D"]:
-    """What the head of a CNN reads."""
-    kept: list[Tensor] = []
-    hook = model.head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
-    try:
-        model(images)
-    finally:
-        hook.remove()
-    return kept[0]

@@ -31,24 +31,28 @@ class TutorialCNN(nn.Module):
         self.head = nn.Linear(84, config.classes) if config.classes else nn.Identity()
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B E"]:
+        return self.classify_map(self.feature_map(images))
+
+    def feature_map(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """The last features that still lie where they were found."""
         _check_channels(images, self.config.channels)
         if tuple(images.shape[2:]) != pair(self.config.image_size):
             raise InputError(
                 f"images are {tuple(images.shape[2:])} (height, width); "
                 f"the model takes {pair(self.config.image_size)}"
             )
-        return self.classify_map(self.feature_map(images))
-
-    def feature_map(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        """The last features that still lie where they were found."""
         x = F.max_pool2d(F.relu(self.conv1(images)), 2)
         return F.relu(self.conv2(x))
 
-    def classify_map(self, x: Float[Tensor, "B D h w"]) -> Float[Tensor, "B E"]:
-        """What follows from such features."""
+    def pool_map(self, x: Float[Tensor, "B D h w"]) -> Float[Tensor, "B R"]:
+        """What the head reads of such features."""
         x = F.max_pool2d(x, 2)
         x = F.relu(self.fc1(x.flatten(1)))
-        return self.head(F.relu(self.fc2(x)))
+        return F.relu(self.fc2(x))
+
+    def classify_map(self, x: Float[Tensor, "B D h w"]) -> Float[Tensor, "B E"]:
+        """What follows from such features."""
+        return self.head(self.pool_map(x))
 
 
 class ResNet(nn.Module):
@@ -74,17 +78,21 @@ class ResNet(nn.Module):
         self._initialise()
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B E"]:
-        _check_channels(images, self.config.channels)
         return self.classify_map(self.feature_map(images))
 
     def feature_map(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         """The last features that still lie where they were found."""
+        _check_channels(images, self.config.channels)
         x = self.stages(self.root(images))
         return F.relu(self.norm(x)) if self.config.family == "bit" else x
 
+    def pool_map(self, x: Float[Tensor, "B D h w"]) -> Float[Tensor, "B D"]:
+        """What the head reads of such features."""
+        return x.mean(dim=(2, 3))
+
     def classify_map(self, x: Float[Tensor, "B D h w"]) -> Float[Tensor, "B E"]:
         """What follows from such features."""
-        return self.head(x.mean(dim=(2, 3)))
+        return self.head(self.pool_map(x))
 
     def _initialise(self) -> None:
         """He's normal for plain convolutions; small weights and no bias in the head."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vitlab import imagenet
 from vitlab.data.datasets import DataSource, open_data
+from vitlab.data.draw import draw_per_class
 from vitlab.data.images import FileSet, ImageSet, Survey, joined, one_of
 from vitlab.data.loader import batches_for_evaluation
 from vitlab.data.split import hold_out
@@ -265,20 +266,21 @@ def _open(source: DataSource, split: str, model: Path) -> ImageSet:
         train = source.open_train()
         return train if source.open_test is None else joined(train, source.open_test())
     if split == "validation":
-        share, seed = _held_out(model)
-        return hold_out(source.open_train(), share=share, seed=seed)[1]
+        return _held_out(source.open_train(), model)
     if source.open_test is None:
         raise DataError(f"{source.name} has no test split; valid: train, validation")
     return source.open_test()
 
 
-def _held_out(model: Path) -> tuple[float, int]:
-    """Share and seed of the images that the run of this model held out, or the usual ones."""
+def _held_out(images: ImageSet, model: Path) -> ImageSet:
+    """Those that the run of this model held out, or as many as is usual."""
     run = _run_of(model)
     config = TrainConfig() if run is None else read_plan(run).train
     if not config.hold_out:
         raise DataError(f"the run {run} held no images out; valid: a run with hold_out > 0")
-    return config.hold_out, config.seed
+    if config.images_per_class:
+        images = draw_per_class(images, config.images_per_class, seed=config.seed)
+    return hold_out(images, share=config.hold_out, seed=config.seed)[1]
 
 
 def _survey_of(model: Path, data: str | os.PathLike[str]) -> Survey | None:

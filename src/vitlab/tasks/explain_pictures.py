@@ -48,12 +48,16 @@ def reads(
 
     An InputError where none can be.
     """
+    readable = False
     for name, source in chosen.pictures:
         try:
-            yield explainer.read(source, name, longest=longest)
+            picture = explainer.read(source, name, longest=longest)
         except InputError as error:
             broken[name] = str(error).removeprefix(f"{name}: ")
-    if len(broken) == len(chosen.pictures):
+            continue
+        readable = True
+        yield picture
+    if not readable:
         name, reason = next(iter(broken.items()))
         raise InputError(f"{name}: {reason}")
 

@@ -47,13 +47,17 @@ def accuracy_of(first: Outcome, exported: Path, data: str, *, split: str = "test
 
 
 def compared(first: Outcome, second: Outcome, data: str) -> Accuracy:
-    """Both answers to the same images, with the interval of paired proportions."""
+    """Both answers to the same images, with the interval of paired proportions.
+
+    That of Agresti and Min (2005), which half an image more of each kind keeps from being certain.
+    """
     one, two = (outcome.logits.argmax(dim=1) for outcome in (first, second))
     right, still = one == first.labels, two == first.labels
     lost, won = int((right & ~still).sum()), int((~right & still).sum())
     images = len(first)
-    difference = (won - lost) / images
-    half = Z * math.sqrt(max(0.0, won + lost - (won - lost) ** 2 / images)) / images
+    more = images + 2
+    difference = (won - lost) / more
+    half = Z * math.sqrt(won + lost + 1 - (won - lost) ** 2 / more) / more
     return Accuracy(
         data=data,
         images=images,

@@ -48,9 +48,10 @@ class Area:
     """
 
     mean: float
-    interval: Interval
+    interval: Interval | None
+    """None of one image: it tells nothing of others."""
     gain: float
-    gain_interval: Interval
+    gain_interval: Interval | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +212,13 @@ def _area(areas: NDArray[np.float64], by_chance: NDArray[np.float64], *, sign: i
     gains = sign * (areas - by_chance)
     return Area(
         mean=float(areas.mean()),
-        interval=interval(lambda rows: float(areas[rows].mean()), len(areas)),
+        interval=_mean_interval(areas),
         gain=float(gains.mean()),
-        gain_interval=interval(lambda rows: float(gains[rows].mean()), len(gains)),
+        gain_interval=_mean_interval(gains),
     )
+
+
+def _mean_interval(values: NDArray[np.float64]) -> Interval | None:
+    if len(values) < 2:
+        return None
+    return interval(lambda rows: float(values[rows].mean()), len(values))

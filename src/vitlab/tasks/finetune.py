@@ -23,7 +23,14 @@ from vitlab.tasks.find_rate import check_plots, draw_trials
 from vitlab.tasks.job import Job, Watcher
 from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.job_result import Run
-from vitlab.tasks.run_folder import Plan, check_new, current_commit, working_in, written
+from vitlab.tasks.run_folder import (
+    Plan,
+    check_new,
+    current_commit,
+    read_plan,
+    working_in,
+    written,
+)
 from vitlab.tasks.start import Start, absolute, open_teacher, open_weights_for
 from vitlab.tasks.train import open_new, split_changes, take_auto, train
 from vitlab.train.config import TrainConfig
@@ -59,14 +66,6 @@ def finetune(
     fields of `TrainConfig`, as in `train`.
     """
     watcher = watcher or Watcher()
-    if resume:
-        return train(out=out, resume=True, download=download, watcher=watcher)
-    if start is None:
-        raise ConfigError("no weights; pass --from FILE, BUNDLE, RUN or NAME (vitlab weights list)")
-    folder, wanted = Path(out), dict(changes or {})
-    check_new(folder)
-    if find_rate:
-        check_plots()
     options: dict[str, Any] = {
         "image_size": image_size,
         "freeze": freeze,
@@ -78,6 +77,17 @@ def finetune(
         "sam": sam,
         "teacher": None if teacher is None else absolute(teacher),
     }
+    folder, wanted = Path(out), dict(changes or {})
+    if resume:
+        _check_resumed(folder, start, options)
+        return train(
+            data=data, out=out, changes=wanted, resume=True, download=download, watcher=watcher
+        )
+    if start is None:
+        raise ConfigError("no weights; pass --from FILE, BUNDLE, RUN or NAME (vitlab weights list)")
+    check_new(folder)
+    if find_rate:
+        check_plots()
     _check(options, wanted)
     with looking(watcher.files):
         data, source = open_new(data, download=download, changes=wanted)
@@ -117,6 +127,19 @@ def finetune(
         if find_rate:
             job, watcher = _with_found_rate(job, watcher)
         return job.run(watcher)
+
+
+def _check_resumed(
+    folder: Path, start: str | os.PathLike[str] | None, options: Mapping[str, Any]
+) -> None:
+    """Refuse what a run that goes on would ignore; its own weights may be named again."""
+    for name, value in options.items():
+        if value not in (None, False):
+            raise ConfigError(f"a resumed run keeps {name} as it was begun; leave it out")
+    begun = read_plan(folder).start
+    if start is not None and (begun is None or begun.weights != absolute(start)):
+        came = "no weights" if begun is None else begun.weights
+        raise ConfigError(f"{folder} was begun with {came}, not {os.fspath(start)}; leave it out")
 
 
 def _known(model: VisionTransformer, classes: int) -> tuple[str, ...]:
@@ -183,7 +206,8 @@ def situation(
 def _with_found_rate(job: Job, watcher: Watcher) -> tuple[Job, Watcher]:
     """The job with the rate that a range test finds; `find-lr.png` shows how, once it begins."""
     watcher.note("range test: the loss while the rate grows from step to step ...")
-    trials = run_trials(job.state.model, job.plan.train, job.loader)
+    loss = job.aim.goal.loss
+    trials = run_trials(job.state.model, job.plan.train, job.loader, loss_of=loss)
     rate = suggested_rate(trials)
     watcher.note(f"range test: rate {rate:g} (find-lr.png)")
 

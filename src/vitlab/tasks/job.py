@@ -210,8 +210,9 @@ class Job:
         return trained.finish() if plan.train.objective is None else finish_pretraining(trained)
 
     def with_rate(self, rate: float) -> "Job":
-        """The same with another peak rate, before its first step."""
-        optimizer = replace(self.plan.train.optimizer, lr=rate)
+        """The same with another peak rate, and Muon's in proportion, before its first step."""
+        given = self.plan.train.optimizer
+        optimizer = replace(given, lr=rate, muon_lr=given.muon_lr * rate / given.lr)
         plan = replace(self.plan, train=replace(self.plan.train, optimizer=optimizer))
         return replace(self, plan=plan, state=new_state(self.state.model, plan.train))
 
@@ -283,7 +284,9 @@ class Job:
         with averaged(state.model, state.ema) as model:
             average = dict(evaluate(model))[chosen_by]
         if average < raw - self.aim.goal.noise(raw):
+            state.best = raw
             return "raw"
+        state.best = average
         state.model.load_state_dict(state.ema.state)
         return "ema"
 

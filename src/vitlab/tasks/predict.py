@@ -159,6 +159,7 @@ class _Job:
             model=self.model,
             fingerprint=self.answering.fingerprint(),
             images=tuple(self.inputs.absolute),
+            written=tuple(self.inputs.names),
             top=self.top,
             task=predictor.task,
             threshold=predictor.threshold if predictor.task == "multi-label" else None,

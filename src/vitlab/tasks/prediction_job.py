@@ -22,6 +22,8 @@ class Job:
     """Of the weights, the preprocessing and the labels."""
     images: tuple[str, ...]
     """Absolute names of files, folders and patterns."""
+    written: tuple[str, ...] = ()
+    """The same as they were given: records name what is found in them so."""
     top: int
     task: Task
     threshold: float | None
@@ -72,6 +74,11 @@ def continued(job: Job, before: Job, output: Path, *, batch_size: int | None) ->
         "another engine": (before.engine, job.engine, before.engine == job.engine),
         "another model": (before.model, job.model, before.fingerprint == job.fingerprint),
         "other images": (_names(before), _names(job), before.images == job.images),
+        "images written as": (
+            " ".join(before.written[:3]),
+            " ".join(job.written[:3]),
+            not before.written or before.written == job.written,
+        ),
         "another task": (before.task, job.task, before.task == job.task),
         "another top": (before.top, job.top, before.top == job.top),
         "another threshold": (

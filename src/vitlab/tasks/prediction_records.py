@@ -79,7 +79,13 @@ class Csv:
     def decode(self, record: bytes) -> Prediction:
         """What was encoded; ValueError when it was something else."""
         text = record.decode(errors="surrogateescape")
-        (row,) = csv.reader(io.StringIO(text, newline=""))
+        before = csv.field_size_limit(max(len(text), 1))  # a long `top` is one cell
+        try:
+            (row,) = csv.reader(io.StringIO(text, newline=""))
+        except csv.Error as error:
+            raise ValueError(str(error)) from error
+        finally:
+            csv.field_size_limit(before)
         texts = dict(zip(columns(self._task), row, strict=True))
         fields: dict[str, Any] = {name: text or None for name, text in texts.items()}
         for name in NUMBERS & fields.keys():

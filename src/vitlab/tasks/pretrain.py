@@ -7,7 +7,7 @@ from typing import Any
 from vitlab.recipes.pretrain import pretraining
 from vitlab.tasks.job import Watcher
 from vitlab.tasks.job_result import Run
-from vitlab.tasks.train import train
+from vitlab.tasks.train import DEFAULT, train
 
 
 def pretrain(
@@ -28,7 +28,7 @@ def pretrain(
     """
     model = (changes or {}).get("model")
     return train(
-        pretraining(objective, model=model),
+        objective or DEFAULT if resume else pretraining(objective, model=model),
         data=data,
         out=out,
         changes=changes,

@@ -153,6 +153,9 @@ def open_teacher(
 ) -> Teacher:
     """A classifier that knows the data's classes, by name."""
     classifier = load(path)
+    for what, task in (("data", source.task), (f"teacher {path}", classifier.source.task)):
+        if task != "single-label":
+            raise ConfigError(f"{what} is {task}; valid for a teacher: one class for each image")
     missing = [label for label in source.labels if label not in classifier.labels]
     if missing:
         raise ConfigError(

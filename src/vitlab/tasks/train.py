@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitlab.config import override, parse, to_dict
+from vitlab.config import flat, override, parse, to_dict
 from vitlab.data.datasets import DataSource, open_data
 from vitlab.data.survey import looking, recalling
 from vitlab.data.unlabelled import open_unlabelled
 from vitlab.errors import ConfigError
 from vitlab.models.config import ViTConfig
 from vitlab.models.registry import configure
+from vitlab.recipes.pretrain import pretraining
 from vitlab.recipes.registry import recipe as recipe_named
 from vitlab.registry import DATASETS
 from vitlab.tasks.job import Job, Watcher
@@ -28,9 +29,12 @@ from vitlab.tasks.run_folder import (
 )
 from vitlab.train.config import TrainConfig
 
+DEFAULT, CUSTOM = "default", "custom"
+"""The recipe of who names none, and what one of somebody's own is called."""
+
 
 def train(
-    recipe: str | TrainConfig = "default",
+    recipe: str | TrainConfig = DEFAULT,
     *,
     data: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str],
@@ -53,6 +57,7 @@ def train(
         if licence is not None:
             raise ConfigError("a resumed run keeps the licence it was begun with; leave it out")
         plan, known = read_plan(folder), read_survey(folder)
+        _check_resumed(folder, plan, recipe, data, wanted)
         opener = open_data if plan.train.objective is None else open_unlabelled
         with recalling(known):
             source = opener(plan.data, download=download, channels=plan.model["channels"])
@@ -82,10 +87,15 @@ def open_new(
     """What a new run learns from, and its name, by which it can be resumed from anywhere."""
     if data is None or not os.fspath(data):
         raise ConfigError("no data; pass --data NAME, FOLDER or CSV (vitlab data list shows names)")
-    given = os.fspath(data)
     opener = open_data if labelled else open_unlabelled
-    source = opener(given, download=download, channels=_channels(changes))
-    return given if given in DATASETS else os.path.abspath(os.path.expanduser(given)), source
+    source = opener(os.fspath(data), download=download, channels=_channels(changes))
+    return _name_of(data), source
+
+
+def _name_of(data: str | os.PathLike[str]) -> str:
+    """A dataset's name, or where the images are."""
+    given = os.fspath(data)
+    return given if given in DATASETS else os.path.abspath(os.path.expanduser(given))
 
 
 def take_auto(changes: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
@@ -105,6 +115,26 @@ def _channels(changes: Mapping[str, Any]) -> int | None:
     """How many channels images are to be read with, where somebody says it."""
     found = changes.get("model.channels")
     return parse(ViTConfig, "channels", found) if isinstance(found, str) else found
+
+
+def _check_resumed(
+    folder: Path,
+    plan: Plan,
+    recipe: str | TrainConfig,
+    data: str | os.PathLike[str] | None,
+    changes: Mapping[str, Any],
+) -> None:
+    """Refuse what a run that goes on would ignore; its own recipe and data may be named again."""
+    if changes:
+        raise ConfigError(f"a resumed run keeps {min(changes)} as it was begun; leave it out")
+    if isinstance(recipe, str):
+        same, named = recipe in (DEFAULT, plan.recipe), recipe
+    else:
+        same, named = replace(recipe, precision=plan.train.precision) == plan.train, "this one"
+    if not same:
+        raise ConfigError(f"{folder} is a run of recipe {plan.recipe}, not {named}; leave it out")
+    if data is not None and plan.data != _name_of(data):
+        raise ConfigError(f"{folder} is a run on {plan.data}, not {os.fspath(data)}; leave it out")
 
 
 def settings_for(recipe: str | TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
@@ -131,20 +161,33 @@ def decide(
         if getattr(model, field) != shape[field]:
             told = source.name if classes else f"what is learnt from {source.name} without labels"
             raise ConfigError(f"model.{field} {getattr(model, field)}; {told} has {shape[field]}")
-    name = recipe if isinstance(recipe, str) else config.objective or "default"
+    if isinstance(recipe, str):
+        name, verb, own = recipe, ("train", recipe), {}
+    elif config.objective is None:
+        name, verb, own = CUSTOM, ("train", DEFAULT), _differences(recipe, recipe_named(DEFAULT))
+    else:
+        name, verb = config.objective, ("pretrain", "--objective", config.objective)
+        own = _differences(recipe, pretraining(config.objective, model=changes.get("model")))
     return Plan(
         recipe=name,
         data=data,
         train=config,
         model=to_dict(model),
         steps=0,
-        command=exact_command(_verb(name, config), data, folder, changes),
+        command=exact_command(verb, data, folder, own | changes),
         commit=current_commit(),
     )
 
 
-def _verb(name: str, config: TrainConfig) -> tuple[str, ...]:
-    """The command that begins such a run."""
-    if config.objective is None:
-        return ("train", name)
-    return ("pretrain", "--objective", config.objective)
+def _differences(config: TrainConfig, base: TrainConfig) -> dict[str, Any]:
+    """What makes a recipe of another, as changes."""
+    usual = dict(flat(to_dict(base)))
+    found = {
+        key: value
+        for key, value in flat(to_dict(config))
+        if key not in usual or usual[key] != value
+    }
+    return {
+        f"model.{key.removeprefix('changes.')}" if key.startswith("changes.") else key: value
+        for key, value in found.items()
+    }

@@ -18,6 +18,7 @@ from vitlab.train.config import TrainConfig
 from vitlab.train.loss import Loss, cross_entropy
 from vitlab.train.memory import is_out_of_memory
 from vitlab.train.pretraining import mean_loss
+from vitlab.train.side_by_side import parts_of
 from vitlab.train.state import TrainState, new_state
 from vitlab.train.step import backward, train_step
 
@@ -38,12 +39,13 @@ def fitting_batch_size(model: nn.Module, config: TrainConfig, *, largest: int) -
     if free is None:
         raise ConfigError("the free memory of this machine is unknown; pass --batch-size N")
     cost = _cost_on_cpu(model, config)
-    return next((size for size in wanted if cost.of(size / config.accumulate) < SHARE * free), None)
+    fitting = (size for size in wanted if cost.of(_at_once(model, config, size)) < SHARE * free)
+    return next(fitting, None)
 
 
 def check_memory(model: nn.Module, config: TrainConfig) -> None:
     """Refuse, on a CPU, what cannot fit: a system that promised too much kills who takes it."""
-    free, part = free_bytes(), config.batch_size / config.accumulate
+    free, part = free_bytes(), _at_once(model, config, config.batch_size)
     if free is None or _device(model).type != "cpu":
         return
     # Looked at closely only where it might matter: measuring takes two small updates.
@@ -84,9 +86,17 @@ class Cost:
         return self.fixed + self.each * images
 
 
+def _at_once(model: nn.Module, config: TrainConfig, size: int) -> float:
+    """Images of a batch whose activations are in memory at the same time, on a CPU."""
+    one = _grey(model, 1)
+    if parts_of(model, one._replace(images=one.images.expand(size, -1, -1, -1)), config) > 1:
+        return size
+    return size / max(config.accumulate, config.ghost_batches)
+
+
 def _candidates(config: TrainConfig, largest: int) -> list[int]:
     """Sizes to choose from, largest first: powers of two, times what the config asks to split."""
-    unit = math.lcm(config.accumulate, config.augment.repeats)
+    unit = math.lcm(config.accumulate, config.ghost_batches, config.augment.repeats)
     sizes = {unit * 2**power for power in range(largest.bit_length())}
     return sorted({n for n in {largest, *sizes} if n <= largest and n % unit == 0}, reverse=True)
 
@@ -116,7 +126,7 @@ def _two_updates(model: nn.Module, config: TrainConfig, size: int) -> None:
 
 def _cost_on_cpu(model: nn.Module, config: TrainConfig) -> Cost:
     """Measured with few images; more than there is room for is never tried."""
-    config = replace(config, accumulate=1, compile=False)
+    config = replace(config, accumulate=1, ghost_batches=1, compile=False)
     few, more = SMALL
     copied = copy.deepcopy(model).train()
     with PeakMemory() as memory:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from vitlab.errors import ConfigError, WeightsError
@@ -159,9 +158,8 @@ def _restore(state: TrainState, stored: dict[str, Tensor]) -> None:
     for number, optimizer in enumerate(state.optimizers):
         for name, value in _under(f"optimizer/{number}/", stored).items():
             parameter, _, key = name.rpartition("/")
-            # AdamW counts its steps on the CPU.
-            target = torch.device("cpu") if value.ndim == 0 else device
-            optimizer.state[parameters[parameter]][key] = value.to(target)
+            # Its count of steps too: fused AdamW has it where the parameter is.
+            optimizer.state[parameters[parameter]][key] = value.to(device)
 
 
 def _under(prefix: str, stored: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -11,7 +11,9 @@ from torch import nn
 from vitlab.data.random import seed_for
 from vitlab.errors import Diverged
 from vitlab.train.config import TrainConfig
+from vitlab.train.learning import train_mode
 from vitlab.train.loop import Loader
+from vitlab.train.loss import Loss, cross_entropy
 from vitlab.train.state import new_state
 from vitlab.train.step import train_step
 
@@ -30,21 +32,27 @@ class Trial:
 
 
 def find_rate(
-    model: nn.Module, config: TrainConfig, loader: Loader, *, steps: int = 100
+    model: nn.Module,
+    config: TrainConfig,
+    loader: Loader,
+    *,
+    steps: int = 100,
+    loss_of: Loss = cross_entropy,
 ) -> list[Trial]:
     """Train a copy with a rate that grows from step to step, until the loss is hopeless."""
     given = config.optimizer
     optimizer = replace(given, lr=1.0, muon_lr=given.muon_lr / given.lr)
     config = replace(config, optimizer=optimizer, head_first=0.0, ema=0.0)
     state = new_state(copy.deepcopy(model), config)
-    state.model.train()
+    train_mode(state.model)
     found: list[Trial] = []
     mean, best = 0.0, math.inf
     for step in range(steps):
         rate = LOWEST * (HIGHEST / LOWEST) ** (step / max(steps - 1, 1))
         torch.manual_seed(seed_for(config.seed, "find rate", step))
         try:
-            loss = train_step(state, loader.batch(step), config, lr_factor=rate).loss.item()
+            batch = loader.batch(step)
+            loss = train_step(state, batch, config, lr_factor=rate, loss_of=loss_of).loss.item()
         except Diverged:
             break
         mean = SMOOTHING * mean + (1 - SMOOTHING) * loss

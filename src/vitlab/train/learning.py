@@ -3,6 +3,7 @@
 import re
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitlab.errors import ConfigError
 from vitlab.nn.lora import add_lora
@@ -11,7 +12,7 @@ from vitlab.train.config import TrainConfig
 HEAD = re.compile(r"(head|pre_logits)\.")
 BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
 WHITENED = re.compile(r"stem\.(convs\.0\.conv|proj)\.weight")
-LAST = re.compile(r"(head|pre_logits|pool|norm|encoder\.norm)\.")
+LAST = re.compile(r"(head|pre_logits|pool|pooled_norm|norm|encoder\.norm)\.")
 
 
 def prepare_learning(model: nn.Module, config: TrainConfig) -> None:
@@ -32,6 +33,15 @@ def set_learning(model: nn.Module, config: TrainConfig, step: int, steps: int) -
         parameter.requires_grad_(
             _ever_learns(name, config) and (not alone or HEAD.match(name) is not None)
         )
+
+
+def train_mode(model: nn.Module) -> None:
+    """As for training, but for batch norms that do not learn: their statistics stay as they are."""
+    model.train()
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            learning = [parameter.requires_grad for parameter in module.parameters()]
+            module.train(any(learning) or not learning)
 
 
 def head_alone(config: TrainConfig, step: int, steps: int) -> bool:

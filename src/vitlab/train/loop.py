@@ -1,5 +1,6 @@
 """`fit`, the story of a run: resume, step, log, evaluate, save, and stop when asked."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from vitlab.train.config import TrainConfig
 from vitlab.train.ema import averaged
 from vitlab.train.events import EventLog
 from vitlab.train.interrupt import stop_signals
-from vitlab.train.learning import head_alone, set_learning
+from vitlab.train.learning import head_alone, set_learning, train_mode
 from vitlab.train.log import MetricLog, Watch
 from vitlab.train.loss import Loss, cross_entropy
 from vitlab.train.resume import resume
@@ -159,9 +160,9 @@ def _update(
 ) -> StepStats:
     # Dropout and stochastic depth draw from torch's own generator.
     torch.manual_seed(seed_for(config.seed, "model", state.step))
-    state.model.train()
     if config.head_first:
         set_learning(state.model, config, state.step, steps)
+    train_mode(state.model)
     batch, alone = loader.batch(state.step), head_alone(config, state.step, steps)
     batch = batch._replace(images=shrink(batch.images, size_at(config, state.step, steps)))
     rate = factor(config.schedule, state.step, steps)
@@ -184,7 +185,8 @@ def _log_training(
     }
     epoch = state.step / loader.steps_per_epoch
     for name, value in measured.items():
-        log.write(step=state.step, epoch=epoch, split="train", name=name, value=value)
+        if math.isfinite(value):  # a gradient that overflowed in float16 was not used
+            log.write(step=state.step, epoch=epoch, split="train", name=name, value=value)
 
 
 def _evaluate(state: TrainState, evaluate: Evaluate, book: _Book, goal: Goal) -> None:

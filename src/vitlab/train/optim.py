@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,6 +18,21 @@ ENCODER_MATRIX = re.compile(
 NOT_DECAYED = re.compile(
     r"(^|\.)(cls_token|registers|positions|offsets|offset_bias|temperature|probe|gamma)\b"
 )
+
+
+class DecayedSGD(torch.optim.SGD):
+    """SGD whose weight decay is not part of the gradient, and so not of the momentum."""
+
+    DECAY = "decoupled_decay"
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        """Shrink what has a gradient, then step."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.mul_(1 - group["lr"] * group[self.DECAY])
+        return super().step(closure)
 
 
 def decayed(name: str, parameter: nn.Parameter) -> bool:
@@ -84,14 +100,15 @@ def _plain(
     for name, parameter in named:
         factor = rate_factor(name, blocks, config.layer_decay)
         by_kind[decayed(name, parameter), factor].append(parameter)
+    key = DecayedSGD.DECAY if config.name == "sgd" else "weight_decay"
     groups = [
         {
             "params": parameters,
             "lr": config.lr * factor,
-            "weight_decay": config.weight_decay if decay else 0.0,
+            key: config.weight_decay if decay else 0.0,
         }
         for (decay, factor), parameters in sorted(by_kind.items(), key=lambda kind: kind[0])
     ]
     if config.name == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+        return DecayedSGD(groups, lr=config.lr, momentum=config.momentum)
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)

@@ -9,9 +9,14 @@ from torch import Tensor, nn
 
 @torch.no_grad()
 def climb(model: nn.Module, radius: float) -> list[tuple[nn.Parameter, Tensor]]:
-    """Move the weights by `radius` along their gradient; return each with where it was."""
+    """Move the weights by `radius` along their gradient; return each with where it was.
+
+    By a gradient that overflowed, nowhere.
+    """
     moved = [(p, p.detach().clone()) for p in model.parameters() if p.grad is not None]
     norm = torch.stack([p.grad.norm() for p, _ in moved if p.grad is not None]).norm()
+    if not norm.isfinite():
+        return []
     for parameter, _ in moved:
         assert parameter.grad is not None
         parameter.add_(parameter.grad, alpha=float(radius / (norm + 1e-12)))

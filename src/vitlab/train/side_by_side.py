@@ -106,6 +106,8 @@ def _twin(model: nn.Module) -> nn.Module:
 def _follow(model: nn.Module, twins: Sequence[nn.Module]) -> None:
     """Move the running statistics as if the parts had come one after the other."""
     for norm, *others in zip(batch_norms(model), *map(batch_norms, twins), strict=True):
+        if not norm.training:
+            continue
         assert norm.momentum is not None
         keep = 1 - norm.momentum
         for name in ("running_mean", "running_var"):

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
 
 from vitlab.data.batch import Batch
 from vitlab.errors import Diverged
@@ -42,20 +43,27 @@ def train_step(
     if config.optimizer.sam:
         gradients = sharpness_aware(state.model, gradients, config.optimizer.sam)
     loss = gradients()
-    for optimizer in state.optimizers:
+    learning = [optimizer for optimizer in state.optimizers if _has_gradients(optimizer)]
+    for optimizer in learning:
         state.scaler.unscale_(optimizer)
     limit = config.optimizer.clip_norm or float("inf")
     grad_norm = clip_grad_norm_(state.model.parameters(), limit)
-    if not (loss.isfinite() and (grad_norm.isfinite() or state.scaler.is_enabled())):
+    overflow = state.scaler.is_enabled() and not grad_norm.isfinite()
+    if not (loss.isfinite() and (grad_norm.isfinite() or overflow)):
         raise Diverged(state.step + 1, loss.item(), grad_norm.item(), batch.index.tolist())
-    for optimizer in state.optimizers:
-        state.scaler.step(optimizer)
+    for optimizer in learning:
+        if not overflow:  # of any gradient, and clipping has spread it to all
+            state.scaler.step(optimizer)
         optimizer.zero_grad(set_to_none=True)
     state.scaler.update()
     if state.ema is not None:
         state.ema.update(state.model, state.step)
     state.step += 1
     return StepStats(loss, grad_norm)
+
+
+def _has_gradients(optimizer: Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def backward(

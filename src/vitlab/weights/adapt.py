@@ -4,7 +4,9 @@ Positions are resized grid to grid; prefix rows stay. Fixed positions (sincos2d,
 tensors: the config remembers the grid that their coordinates span. Kernels of the first layer are
 shared out over the new channels so that an image with equal channels keeps its response: fewer
 channels sum the kernels they stand for, more channels repeat them, each divided by its number of
-copies. A new head starts at zero, as the paper fine-tunes, but for classes it knows by name.
+copies. The ResNet of hybrids standardises its kernels, the new ones anew: its response is near,
+and fine-tuning does the rest. A new head starts at zero, as the paper fine-tunes, but for classes
+it knows by name.
 """
 
 from collections.abc import Mapping, Sequence

@@ -20,11 +20,29 @@ GELU = {
     "gelu_pytorch_tanh": "tanh",
     "gelu_fast": "tanh",
 }
+TASKS = {"multi_label_classification": "multi-label", "regression": "regression"}
+"""Hugging Face's `problem_type`, where it is not one class for each image."""
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers."""
 TIMM_IMAGENET = r"(^|_)in1k$"
 """How the tag of weights ends whose head was trained on ImageNet-1k: `augreg_in21k_ft_in1k`."""
 TIMM_POOLS = {"token": "cls", "avg": "mean", "map": "map"}
+
+
+NOTED = (
+    "image_size",
+    "patch_size",
+    "channels",
+    "heads",
+    "head_width",
+    "norm_eps",
+    "gelu",
+    "pool",
+    "resnet_norm_eps",
+    "resnet_std_eps",
+    "resnet_std_eps_at",
+)
+"""Fields that one format or another leaves open."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,8 +89,10 @@ def read_ours(content: Mapping[str, Any]) -> Beside:
 def read_note(content: Mapping[str, Any], beside: Beside) -> Beside:
     """What is beside the file, with what the file itself says about its use and origin."""
     preparation, labels = content.get("preprocessing"), content.get("labels")
+    noted = {name: _size(value) for name, value in (content.get("fields") or {}).items()}
     return replace(
         beside,
+        fields={**beside.fields, **noted},
         preprocessing=Preprocessing.from_json(preparation) if preparation else beside.preprocessing,
         labels=tuple(map(str, labels)) if labels else beside.labels,
         task=content.get("task") or beside.task,
@@ -102,6 +122,7 @@ def _huggingface(content: Mapping[str, Any], folder: Path) -> Beside:
         fields=found | {"gelu": GELU[act]},
         preprocessing=_huggingface_preprocessing(folder),
         labels=_labels(content.get("id2label")),
+        task=TASKS.get(content.get("problem_type") or "", "single-label"),
     )
 
 

@@ -22,7 +22,7 @@ ZIP, PICKLE = b"PK\x03\x04", b"\x80"
 CONFIG_KEY = "vitlab"
 """Where our config is: in the metadata of safetensors, or beside the weights in a `.pth`."""
 NOTE_KEY, NOTE = "vitlab note", b"vitlab "
-"""Preprocessing and labels alone: how the comment of a foreign `.npz` or `.pth` archive begins."""
+"""What tensors leave open: how the comment of a foreign `.npz` or `.pth` archive begins."""
 NOTE_LIMIT = 0xFFFF
 """Bytes that the comment of a zip archive may have."""
 

@@ -12,9 +12,23 @@ from vitlab.models.registry import configure
 from vitlab.models.registry import create_model as create_fresh
 from vitlab.models.variants import ModelConfig
 from vitlab.weights.load import load_weights
+from vitlab.weights.resolve import ADAPTED, FREE
 
-ARCHITECTURE = ("width", "depth", "heads", "mlp_width", "patch_size", "stem", "resnet_layers")
-"""What the weights must agree with the name about; the rest follows from them."""
+ARCHITECTURE = (
+    "width",
+    "depth",
+    "heads",
+    "mlp_width",
+    "patch_size",
+    "stem",
+    "resnet_layers",
+    "class_token",
+    "registers",
+    "pool",
+    "position",
+    "norm",
+)
+"""What the weights must agree with the model about; the rest follows from them."""
 
 
 def create_model(
@@ -23,7 +37,10 @@ def create_model(
     pretrained: str | os.PathLike[str] | None = None,
     **changes: Any,
 ) -> nn.Module:
-    """A model by name or configuration, with fresh weights or those of a file or checkpoint."""
+    """A model by name or configuration, with fresh weights or those of a file or checkpoint.
+
+    A name leaves the head to the weights, and a configuration decides it.
+    """
     if config is None:
         if pretrained is None:
             raise WeightsError("create_model needs the name of a model, or pretrained weights")
@@ -33,8 +50,9 @@ def create_model(
     expected = configure(config, **changes)
     if not isinstance(expected, ViTConfig):
         raise WeightsError(f"pretrained weights are for Vision Transformers, not {config!r}")
-    named = {"image_size": expected.image_size, "channels": expected.channels}
-    model = load_weights(pretrained, **{**named, **changes})
+    decided = {"image_size", "channels"} if isinstance(config, str) else ADAPTED | FREE
+    wanted = {name: getattr(expected, name) for name in sorted(decided)}
+    model = load_weights(pretrained, **{**wanted, **changes})
     for field in fields(expected):
         if field.name not in ARCHITECTURE:
             continue

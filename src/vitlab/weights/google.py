@@ -61,7 +61,10 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
     height, patch_width, channels, width = sized(shapes, "embedding/kernel", 4)
     _, heads, head_width = layer_shape(shapes, f"{BLOCK}/{names.attention}/query/kernel", depth, 3)
     where = next((tag for tag, name in POSITIONS.items() if name in shapes), None)
-    bias = any_layer(shapes, f"{BLOCK}/{names.attention}/query/bias", depth)
+    bias, out_bias = (
+        any_layer(shapes, f"{BLOCK}/{names.attention}/{part}/bias", depth)
+        for part in ("query", "out")
+    )
     decided: dict[str, Any] = {
         "width": width,
         "depth": depth,
@@ -73,6 +76,7 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
         "classes": classes_of(shapes, "head/kernel", "head/bias", 1),
         "class_token": "cls" in shapes,
         "qkv_bias": bias is not None,
+        "proj_bias": out_bias is not None,
         **_head(shapes),
         **_pool(shapes),
         **resnet_stem(shapes),

@@ -1,8 +1,9 @@
 """The config files of Hugging Face transformers that say what our config says."""
 
+from vitlab.errors import WeightsError
 from vitlab.models.config import Size, ViTConfig
 from vitlab.preprocessing import Preprocessing
-from vitlab.weights.beside import RESAMPLE
+from vitlab.weights.beside import RESAMPLE, TASKS
 from vitlab.weights.source import WeightSource
 
 
@@ -31,6 +32,10 @@ def huggingface_config(config: ViTConfig, source: WeightSource | None) -> dict[s
         names = labels or tuple(f"LABEL_{i}" for i in range(config.classes))
         content["id2label"] = {str(i): name for i, name in enumerate(names)}
         content["label2id"] = {name: i for i, name in enumerate(names)}
+        task = source.task if source is not None else "single-label"
+        problem = next((theirs for theirs, ours in TASKS.items() if ours == task), None)
+        if problem is not None:
+            content["problem_type"] = problem
     return content
 
 
@@ -39,11 +44,11 @@ def _size(size: Size) -> int | list[int]:
 
 
 def huggingface_processor(preprocessing: Preprocessing) -> dict[str, object]:
-    """`preprocessor_config.json` of a ViTImageProcessor."""
+    """`preprocessor_config.json` of a processor that does it, in any version of transformers."""
     height, width = preprocessing.size
     resample = {name: number for number, name in RESAMPLE.items()}
     content: dict[str, object] = {
-        "image_processor_type": "ViTImageProcessor",
+        "image_processor_type": _processor(preprocessing),
         "do_resize": True,
         "size": {"height": height, "width": width},
         "resample": resample[preprocessing.interpolation],
@@ -62,3 +67,16 @@ def huggingface_processor(preprocessing: Preprocessing) -> dict[str, object]:
         content["do_center_crop"] = True
         content["crop_size"] = {"height": height, "width": width}
     return content
+
+
+def _processor(preprocessing: Preprocessing) -> str:
+    """ViT's own does not crop in older versions; CLIP's crops what kept its proportions."""
+    height, width = preprocessing.size
+    if preprocessing.keep_aspect and height != width:
+        raise WeightsError(
+            f"format 'huggingface' cannot express preprocessing that keeps proportions for "
+            f"{height} x {width} pixels; valid: square images, or keep_aspect=False"
+        )
+    if preprocessing.keep_aspect:
+        return "CLIPImageProcessor"
+    return "ViTImageProcessor" if preprocessing.crop == 1.0 else "DeiTImageProcessor"

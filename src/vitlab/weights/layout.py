@@ -1,7 +1,7 @@
 """What every format answers: is it mine, which model is it, which tensor is which."""
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,8 @@ from vitlab.weights.rules import Rule, Shape, Shapes
 
 HEAD_WIDTH = 64
 """Width of a head in nearly every published model; assumed where nothing decides it."""
+PUBLISHED_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
+"""Heads of published models whose heads have another width: so400m, H, g and G."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -22,6 +24,8 @@ class Inferred:
     """Fields that tensors leave open: the value of the format's own implementation."""
     attention_width: int | None = None
     """Heads x head width; together with `heads` it gives the head width."""
+    published_heads: Mapping[int, int] = field(default_factory=lambda: PUBLISHED_HEADS)
+    """Heads to assume for that product, where they are not as wide as usual."""
     positions: tuple[str, int] | None = None
     """Name and number of rows of a learned position table."""
     prefixes: tuple[str, ...] = ("cls",)

@@ -131,7 +131,7 @@ def _known_config(file: TensorFile, checkpoint: Checkpoint | None) -> Beside:
             return read_ours(json.loads(config))
         return read_note(json.loads(note), beside) if note else beside
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(f"damaged vitlab config in the file: {error}") from error
+        raise WeightsError(f"truncated or damaged vitlab config in the file: {error}") from error
 
 
 def _stored(

@@ -45,10 +45,13 @@ def with_positions(
         candidates = [(stored_image_size, "")]
     else:
         candidates = [(s, "") for s in (beside.get("image_size"),) if s is not None]
+        squares = _square_sizes(inferred, known)
+        likely = next(iter(squares.values()))
+        candidates += [(likely, "")] if likely else []
         if "image_size" in changes:
             size = changes["image_size"]
             candidates.append((size, f"stored_image_size {size}: no other grid is known"))
-        candidates += [(size, "") for size in _square_sizes(inferred, known)]
+        candidates += [(size, "") for size in squares.values() if size]
     for size, note in candidates:
         config = _fitting(inferred, known, plain_size(size))
         if config is not None:
@@ -90,10 +93,12 @@ def _prefixes(inferred: Inferred, known: Mapping[str, Any]) -> dict[int, str]:
     return readings
 
 
-def _square_sizes(inferred: Inferred, known: Mapping[str, Any]) -> list[Size]:
-    """Image sizes whose patches form a square that fits the table."""
+def _square_sizes(inferred: Inferred, known: Mapping[str, Any]) -> dict[int, Size | None]:
+    """For each number of rows before the patches, the most likely first: the image size whose
+    patches form a square that fits the table, if there is one.
+    """
     assert inferred.positions is not None
-    sizes: list[Size] = []
+    sizes: dict[int, Size | None] = {}
     height, width = pair(known["patch_size"])
     stride = 1
     if known.get("stem") == "resnet":
@@ -101,8 +106,8 @@ def _square_sizes(inferred: Inferred, known: Mapping[str, Any]) -> list[Size]:
     for count in _prefixes(inferred, known):
         patches = inferred.positions[1] - count
         side = math.isqrt(max(patches, 0))
-        if side and side * side == patches:
-            sizes.append((side * height * stride, side * width * stride))
+        square = side > 0 and side * side == patches
+        sizes[count] = (side * height * stride, side * width * stride) if square else None
     return sizes
 
 

@@ -97,7 +97,11 @@ def _heads(inferred: Inferred, given: Mapping[str, Any], assumed: list[str]) -> 
     heads = inferred.decided.get("heads", given.get("heads"))
     if heads is None:
         head_width = given.get("head_width")
-        if head_width is None:
+        published = inferred.published_heads.get(inner)
+        if head_width is None and published:
+            head_width = inner // published
+            assumed.append(f"heads {published}: published models of width {inner}")
+        elif head_width is None:
             head_width = HEAD_WIDTH
             assumed.append(f"heads {inner // HEAD_WIDTH}: head width {HEAD_WIDTH}")
         if inner % head_width:

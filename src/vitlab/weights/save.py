@@ -14,6 +14,7 @@ from vitlab.config import to_dict
 from vitlab.errors import WeightsError
 from vitlab.files import replacing, write_json
 from vitlab.models.vit import VisionTransformer
+from vitlab.weights.beside import NOTED
 from vitlab.weights.bundle_files import FORMAT_VERSION
 from vitlab.weights.container import CONFIG_KEY, NOTE, NOTE_LIMIT
 from vitlab.weights.formats import layout_named
@@ -40,8 +41,8 @@ def save_weights(
     """Write the model's weights; the suffix chooses the container.
 
     Every safetensors file carries our config in its metadata, and the zip archives `.npz` and
-    `.pth` carry preprocessing and labels in their comment, which no other reader looks at: what
-    a format cannot say is not lost between two of our own calls.
+    `.pth` carry preprocessing, labels and what tensors leave open in their comment, which no other
+    reader looks at: what a format cannot say is not lost between two of our own calls.
     """
     layout = layout_named(format)
     target = Path(path)
@@ -132,12 +133,13 @@ def describe(model: VisionTransformer) -> str:
 
 
 def note(model: VisionTransformer) -> bytes:
-    """Preprocessing and labels for the comment of an archive; labels that do not fit stay out."""
-    use = _use(model)
-    if not any(use.values()):
-        return b""
-    whole = NOTE + json.dumps(use).encode()
-    return whole if len(whole) <= NOTE_LIMIT else NOTE + json.dumps(use | {"labels": None}).encode()
+    """For the comment of an archive: what tensors leave open; labels that do not fit stay out."""
+    config = to_dict(model.config)
+    content = {"fields": {name: config[name] for name in NOTED}, **_use(model)}
+    whole = NOTE + json.dumps(content).encode()
+    if len(whole) <= NOTE_LIMIT:
+        return whole
+    return NOTE + json.dumps(content | {"labels": None}).encode()
 
 
 def _use(model: VisionTransformer) -> dict[str, Any]:
@@ -157,10 +159,11 @@ def _save_folder(
     model: VisionTransformer, folder: Path, rules: list[Rule], state: dict[str, Tensor]
 ) -> None:
     """What `from_pretrained(folder)` reads."""
+    source = cast(WeightSource | None, model.source)
+    files = {"config.json": huggingface_config(model.config, source)}
+    if source is not None and source.preprocessing is not None:
+        files["preprocessor_config.json"] = huggingface_processor(source.preprocessing)
     folder.mkdir(exist_ok=True)
     _save_file(model, folder / "model.safetensors", ".safetensors", rules, state)
-    source = cast(WeightSource | None, model.source)
-    write_json(folder / "config.json", huggingface_config(model.config, source))
-    if source is not None and source.preprocessing is not None:
-        processor = huggingface_processor(source.preprocessing)
-        write_json(folder / "preprocessor_config.json", processor)
+    for name, content in files.items():
+        write_json(folder / name, content)

@@ -76,7 +76,7 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
         },
         attention_width=inner,
         positions=None if rows is None else ("pos_embed", rows),
-        prefixes=("cls", "none", "all") if meta else ("all", "none", "cls"),
+        prefixes=("cls", "none", "all") if meta else ("all", "none"),
         dialect=frozenset([*(["register_tokens"] * meta), *(["gamma"] * bool(gamma))]),
         ignored=tuple(name for name in shapes if TRAINING_ONLY.match(name)),
     )
@@ -124,8 +124,7 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
     if config.class_token:
         found.append(same("cls_token", "cls_token"))
     if config.registers:
-        name = "register_tokens" if "register_tokens" in dialect else "reg_token"
-        found.append(same("registers", name))
+        found.append(same("registers", _registers_name(config, dialect)))
     if config.stem == "resnet":
         found += _resnet_rules(config)
     scales = SCALES["gamma" if "gamma" in dialect else ""]
@@ -140,6 +139,18 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
     if config.classes:
         found += both("head", "head")
     return found
+
+
+def _registers_name(config: ViTConfig, dialect: Dialect) -> str:
+    """As Meta's files call them, whose class token alone has a place, or as timm does."""
+    if "register_tokens" in dialect:
+        return "register_tokens"
+    if config.class_token and config.position_prefix == "cls":
+        raise WeightsError(
+            f"format 'timm' cannot express registers={config.registers} with "
+            f"position_prefix='cls'; valid: 'all' or 'none'"
+        )
+    return "reg_token"
 
 
 def _block_rules(ours: str, theirs: str, config: ViTConfig, scales: tuple[str, str]) -> list[Rule]:

@@ -52,13 +52,20 @@ class TorchState:
 
 def find_state(content: dict[Any, Any]) -> dict[str, Tensor]:
     """The dictionary of tensors inside what a training script saved."""
-    state = {name: value for name, value in content.items() if isinstance(value, Tensor)}
-    if state and all(isinstance(name, str) for name in state):
+    state = _search(content)
+    if state is not None:
         return state
-    for key in NESTED:
-        if isinstance(content.get(key), dict):
-            return find_state(content[key])
     keys = ", ".join(map(repr, list(content)[:5])) or "no keys"
     raise WeightsError(
         f"no dictionary of tensors under {keys}; looked for one under {', '.join(NESTED)}"
     )
+
+
+def _search(content: dict[Any, Any]) -> dict[str, Tensor] | None:
+    """What lies under a known key, else the tensors here: beside weights, they are of a metric."""
+    for key in NESTED:
+        inner = content.get(key)
+        if isinstance(inner, dict) and (found := _search(inner)) is not None:
+            return found
+    state = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    return state if state and all(isinstance(name, str) for name in state) else None

@@ -68,6 +68,7 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
         decided=decided,
         defaults={"pool": "cls"} if older else {},
         attention_width=inner,
+        published_heads={},  # `dim_head` is 64 whatever the width
         positions=("pos_embedding", shape_of(shapes, "pos_embedding")[-2]),
         dialect=frozenset(["older"] if older else []),
         notes=() if "patch_size" in hints else (f"patch_size {patch_size}, channels {channels}",),

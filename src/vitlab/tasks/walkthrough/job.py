@@ -12,7 +12,7 @@ from vitlab.data.images import FileSet
 from vitlab.data.pointed import open_named
 from vitlab.errors import FileError
 from vitlab.explain.walkthrough import Walkthrough, walk_through
-from vitlab.files import replacing
+from vitlab.files import check_parent, replacing
 from vitlab.inference.classifier import Classifier
 from vitlab.preprocessing import Source
 from vitlab.tasks.any_model import open_any
@@ -74,8 +74,7 @@ def check_page(path: Path) -> None:
     """Refuse a place that no page can be written to, before anything is computed."""
     if path.suffix.lower() not in ENDINGS:
         raise FileError(f"{path}: the page is HTML; valid: a name that ends in .html")
-    if not path.absolute().parent.is_dir():
-        raise FileError(f"{path}: there is no folder {path.absolute().parent}")
+    check_parent(path)
 
 
 def _opened(image: Source) -> tuple[Source, str]:
