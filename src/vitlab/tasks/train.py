@@ -161,6 +161,7 @@ def decide(
         if getattr(model, field) != shape[field]:
             told = source.name if classes else f"what is learnt from {source.name} without labels"
             raise ConfigError(f"model.{field} {getattr(model, field)}; {told} has {shape[field]}")
+    verb: tuple[str, ...]
     if isinstance(recipe, str):
         name, verb, own = recipe, ("train", recipe), {}
     elif config.objective is None:

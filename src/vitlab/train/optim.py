@@ -26,7 +26,7 @@ class DecayedSGD(torch.optim.SGD):
     DECAY = "decoupled_decay"
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         """Shrink what has a gradient, then step."""
         for group in self.param_groups:
             for parameter in group["params"]:
