@@ -11,8 +11,10 @@ from PIL import Image
 
 from tasks.classifiers import saved_model
 from vitlab import load, load_weights
+from vitlab.data.augment_config import AugmentConfig
 from vitlab.errors import ConfigError, DataError, Interrupted, WeightsError
 from vitlab.models.flops import cost
+from vitlab.recipes import finetune as recipes
 from vitlab.tasks import job as job_module
 from vitlab.tasks.finetune import finetune
 from vitlab.tasks.job import Watcher
@@ -106,6 +108,19 @@ def test_a_linear_probe_leaves_all_else_alone(weights: Path, folder: Path, tmp_p
             assert value.abs().max() > 0
         else:
             assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize(("side", "per_class"), [(32, 24), (64, 5000), (65, 24), (224, 5000)])
+def test_small_images_are_neither_cropped_nor_painted(side: int, per_class: int) -> None:
+    config, reasons = recipes.finetuning(
+        recipes.Situation(
+            images=7 * per_class, classes=7, parameters=10**6, side=side, accelerated=False
+        )
+    )
+    plain = config.augment == AugmentConfig(shift=side // 8, flip="random")
+    assert plain == (side <= 64)
+    assert ("images are small" in reasons[0]) == plain
+    assert (config.augment.random_resized_crop is None) == plain
 
 
 def test_a_linear_probe_leaves_batch_norms_alone(folder: Path, tmp_path: Path) -> None:

@@ -8,7 +8,13 @@ from vitlab.experiments.tokens import SMALL_VIT
 _LEARNT = 24
 _OTHERS = (16, 32, 40)
 _TUNED = (32, 40)
-_TUNING: dict[str, Any] = {"patience": 0}
+_TUNING: dict[str, Any] = {
+    "patience": 0,
+    "augment.random_resized_crop": (0.3, 1.0),
+    "augment.shift": 0,
+    "augment.policy": "randaugment",
+    "augment.mixup": 0.2,
+}
 _PART = 0.25
 
 

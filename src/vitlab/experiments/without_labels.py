@@ -16,6 +16,9 @@ _TUNING: dict[str, Any] = {
     "patience": 0,
     "hold_out": 0.0,
     "ema": 0.0,
+    "augment.random_resized_crop": (0.4, 1.0),
+    "augment.shift": 0,
+    "augment.policy": "trivial",
 }
 """The same for all, one that starts from nothing included: only the weights at the start differ.
 Batches are those of pre-training, so that as many steps are as many images.

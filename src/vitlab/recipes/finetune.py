@@ -7,6 +7,8 @@ from vitlab.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
 
 FEW, MANY = 50, 1000
 """Images of a class below which there are few, and from which on there are many."""
+SMALL = 64
+"""Pixels of a side up to which crops and policies for photographs leave little to see."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,6 +19,8 @@ class Situation:
     """For training, the held-out ones among them."""
     classes: int
     parameters: int
+    side: int
+    """Pixels of the shorter side of what the model sees."""
     accelerated: bool
     """Whether the device is more than a CPU."""
 
@@ -114,6 +118,12 @@ def _rate(situation: Situation) -> float:
 
 
 def _augment(situation: Situation) -> tuple[AugmentConfig, str]:
+    if situation.side <= SMALL:
+        shift = situation.side // 8
+        return (
+            AugmentConfig(shift=shift, flip="random"),
+            f"flips, and shifts by up to {shift} pixels, since images are small",
+        )
     if situation.per_class < FEW:
         return (
             AugmentConfig(random_resized_crop=(0.6, 1.0), flip="random", color_jitter=0.2),

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -13,7 +13,7 @@ from vitlab.config import override, to_dict
 from vitlab.data.datasets import DataSource
 from vitlab.data.survey import looking
 from vitlab.errors import ConfigError
-from vitlab.models.config import Size
+from vitlab.models.config import Size, pair
 from vitlab.models.vit import VisionTransformer
 from vitlab.preprocessing import Preprocessing
 from vitlab.recipes import finetune as recipes
@@ -199,6 +199,7 @@ def situation(
         images=per_class * classes or len(source.open_train()),
         classes=classes,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
+        side=min(pair(cast(Any, model).config.image_size)),
         accelerated=best_device().type != "cpu",
     )
 
