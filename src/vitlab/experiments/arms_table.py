@@ -12,7 +12,10 @@ from vitlab.tasks.report.numbers import duration, in_pflops, percent, short
 
 Heads = Sequence[tuple[str, str | None]]
 """Names of columns, and the class of their cells."""
-NUMBERS = ("steps", "compute", "of its start", "time", "parameters", "FLOPs per image")
+MANY = 4
+"""Settings of an arm that are told once."""
+START = "of its start"
+NUMBERS = ("steps", "compute, time", START, "parameters, FLOPs")
 
 
 def arms_table(found: Findings) -> Html:
@@ -23,7 +26,8 @@ def arms_table(found: Findings) -> Html:
     rows = []
     for arm in found.experiment.arms:
         values = _values(found, arm)
-        cells = [element("td", arm.shown, element("div", _settings(arm), class_="what"))]
+        what = element("div", _settings(arm, found.experiment.arms), class_="what")
+        cells = [element("td", arm.shown, what)]
         if values is None:
             cells.append(element("td", "no result", colspan=len(numbers), class_="quiet"))
         else:
@@ -40,30 +44,30 @@ def _unused(found: Findings) -> set[str]:
     if all(summary.train_accuracy is None for summary in known):
         empty.add("learnt images")
     if not any(summary.before for summary in known):
-        empty.add("of its start")
+        empty.add(START)
     return empty
 
 
-def _values(found: Findings, arm: Arm) -> tuple[str, ...] | None:
+def _values(found: Findings, arm: Arm) -> tuple[str | Html, ...] | None:
     """What the columns say of an arm; None of one without a result."""
     known = found.summaries.get(arm.name)
     if known is not None:
-        steps, compute, time = cost_cells(known.steps, known.pflops, known.minutes)
+        steps, *spent = cost_cells(known.steps, known.pflops, known.minutes)
         return (
             str(len(known.values)),
             percent(known.held_out),
             percent(known.train_accuracy),
             _spread(known),
-            *(steps, compute, _start_cell(known), time),
-            *(short(known.parameters), short(known.forward)),
+            *(steps, _under(*spent), _start_cell(known)),
+            _size_cell(known.parameters, known.forward),
         )
     mine = [result for result in found.results if result.arm == arm.name]
     if not mine:
         return None
-    spent = mine[0]
-    steps, compute, time = cost_cells(spent.steps, spent.pflops, spent.minutes)
-    size = (short(spent.parameters), short(spent.forward))
-    return (str(len(mine)), *("–",) * 3, steps, compute, "–", time, *size)
+    one = mine[0]
+    steps, *spent = cost_cells(one.steps, one.pflops, one.minutes)
+    size = _size_cell(one.parameters, one.forward)
+    return (str(len(mine)), *("–",) * 3, steps, _under(*spent), "–", size)
 
 
 def _spread(known: Summary) -> str:
@@ -73,11 +77,21 @@ def _spread(known: Summary) -> str:
     return f"{percent(known.mean, 2)} ± {100 * known.deviation:.2f}"
 
 
-def _start_cell(known: Summary) -> str:
+def _start_cell(known: Summary) -> str | Html:
     """Compute and time behind the weights that an arm starts from."""
     if not known.before:
         return "–"
-    return f"{in_pflops(1e15 * known.before)}, {duration(60 * known.minutes_before)}"
+    return _under(in_pflops(1e15 * known.before), duration(60 * known.minutes_before))
+
+
+def _size_cell(parameters: int, forward: int) -> Html:
+    """Parameters of a model, and its FLOPs for an image."""
+    return _under(short(parameters), short(forward))
+
+
+def _under(first: str, second: str) -> Html:
+    """Two figures of a cell, one below the other."""
+    return element("div", first, element("div", second, class_="what"))
 
 
 def cost_cells(steps: float, pflops: float, minutes: float) -> tuple[str, str, str]:
@@ -89,9 +103,12 @@ def cost_cells(steps: float, pflops: float, minutes: float) -> tuple[str, str, s
     )
 
 
-def _settings(arm: Arm) -> str:
-    """What is different about an arm."""
+def _settings(arm: Arm, arms: Sequence[Arm]) -> str:
+    """What is different about an arm; many settings that one above it has too are not repeated."""
     parts = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in arm.changes.items()]
+    same = next(other for other in arms if other.changes == arm.changes)
+    if same != arm and len(parts) >= MANY:
+        parts = [f"settings of “{same.shown}”"]
     if arm.start:
         size = f" at {arm.image_size} pixels" if arm.image_size else ""
         parts.insert(0, _beginning(arm, size))

@@ -15,6 +15,7 @@ _TUNING: dict[str, Any] = {
     "augment.policy": "randaugment",
     "augment.mixup": 0.2,
 }
+"""Augmentation is that of fine-tuning larger images: the kept results were learnt with it."""
 _PART = 0.25
 
 

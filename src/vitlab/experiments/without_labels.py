@@ -22,7 +22,8 @@ _TUNING: dict[str, Any] = {
 }
 """The same for all, one that starts from nothing included: only the weights at the start differ.
 Batches are those of pre-training, so that as many steps are as many images.
-Nothing is held out, since what was learnt with all labels would know those images."""
+Nothing is held out, since what was learnt with all labels would know those images.
+Augmentation is that of fine-tuning larger images: the kept results were learnt with it."""
 
 
 def _tuned(
@@ -79,25 +80,23 @@ PRETRAINING = Experiment(
             once=True,
         ),
         Arm(name="labels", title="supervised, all labels", budget=_LONGER, once=True),
-        _tuned("scratch", "from scratch, a tenth of the labels", "labels", fresh=True),
+        _tuned("scratch", "from scratch", "labels", fresh=True),
         _tuned(
             "masked-patch",
-            "after masked patch prediction, a tenth of the labels",
+            "after masked patch prediction",
             "colours",
             against=("scratch", "supervised"),
         ),
         _tuned(
             "mae",
-            "after a masked autoencoder, a tenth of the labels",
+            "after a masked autoencoder",
             "pixels",
             against=("scratch", "supervised"),
         ),
-        _tuned(
-            "supervised", "after all labels, a tenth of the labels", "labels", against=("scratch",)
-        ),
+        _tuned("supervised", "after all labels", "labels", against=("scratch",)),
         _tuned(
             "scratch-long",
-            "from scratch, as many steps as with pre-training, a tenth of the labels",
+            "from scratch, 11 times the steps",
             "labels",
             against=("scratch", "masked-patch", "mae"),
             fresh=True,
