@@ -47,6 +47,7 @@ SUBFILE, REDUCED_OR_MASK = 254, 1 | 4
 
 
 _asked: int | None = None
+"""Pixels that somebody allows for now; see `limited`."""
 
 
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
@@ -105,7 +106,8 @@ def too_many(pixels: int | None, found: str = "") -> str:
     shown = found or ("too many" if pixels is None else f"{pixels:,}")
     limit = pixel_limit()
     most = "fewer" if limit is None else f"at most {limit:,} in all"
-    return f"{shown} pixels; valid: {most} (or raise the limit: {VARIABLE}={pixels or 'N'})"
+    raising = f"{VARIABLE}=" if _asked is None else "--max-pixels "
+    return f"{shown} pixels; valid: {most} (or raise the limit: {raising}{pixels or 'N'})"
 
 
 def bomb_pixels(error: Exception) -> int | None:

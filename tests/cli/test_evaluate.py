@@ -16,8 +16,8 @@ from vitlab import Preprocessing, VisionTransformer, create_model, load, save_we
 from vitlab.data.datasets import open_data
 from vitlab.data.images import FileSet
 from vitlab.tasks.evaluate import evaluate
-from vitlab.tasks.job_data import open_images
-from vitlab.tasks.run_folder import Plan, write_plan
+from vitlab.tasks.job_data import open_images, survey_of
+from vitlab.tasks.run_folder import Plan, write_plan, write_survey
 from vitlab.train.config import TrainConfig
 from vitlab.weights.source import WeightSource
 
@@ -143,13 +143,16 @@ def test_the_hold_out_of_a_part_is_of_that_part(
     bundle.mkdir(parents=True)
     save_weights(model, bundle / "model.safetensors")
     (tmp_path / "run" / "metrics.jsonl").touch()
+    next((folder / "train" / "green").iterdir()).write_text("no image")
     config = TrainConfig(hold_out=0.5, seed=3, images_per_class=6)
-    write_plan(tmp_path / "run", plan(hold_out=0.5, seed=3, images_per_class=6))
-    _, held_out = open_images(open_data(folder), config, None)
+    train, held_out = open_images(open_data(folder), config, None)
     assert isinstance(held_out, FileSet)
-    found = evaluate(bundle, os.fspath(folder), split="validation")
-    assert isinstance(found.data, FileSet)
-    assert set(found.data.paths) == set(held_out.paths)
+    for data, survey in ((os.fspath(folder), survey_of(train)), ("elsewhere", None)):
+        write_plan(tmp_path / "run", replace(plan(), train=config, data=data))
+        write_survey(tmp_path / "run", survey)
+        found = evaluate(bundle, folder, split="validation")
+        assert isinstance(found.data, FileSet)
+        assert set(found.data.paths) == set(held_out.paths)
 
 
 def plan(**changes: object) -> Plan:

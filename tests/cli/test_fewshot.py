@@ -88,7 +88,7 @@ def test_plots_are_an_extra(
         (["--methods", "svm"], "unknown method 'svm'; valid: knn, least-squares, logistic"),
         (["--kind", "patches"], "patches are a grid"),
         (["--plot", "a.pdf"], "the plot is a PNG; valid: a name that ends in .png"),
-        (["--plot", "no/where/a.png"], "no/where/a.png: no such folder"),
+        (["--plot", "no/where/a.png"], "no/where/a.png: there is no folder"),
         (["--data", "smaple"], "unknown dataset or folder 'smaple'; did you mean sample"),
     ],
 )

@@ -227,7 +227,7 @@ def test_the_pixel_limit_can_be_raised_and_lowered(
         ([], "Missing argument"),
         (["photos", "--top", "0"], "--top"),
         (["photos", "--output", "out.txt"], "out.txt: unknown ending '.txt'; valid: .csv"),
-        (["photos", "--output", "gone/out.csv"], "gone/out.csv: no such folder 'gone'"),
+        (["photos", "--output", "gone/out.csv"], "gone/out.csv: there is no folder"),
         (["photos", "--contact-sheet", "a.jpg"], "a.jpg: a contact sheet is a PNG"),
         (["photos", "--labels", "gone.txt"], "gone.txt: no such file"),
         (["photos", "--labels", "two.txt"], "two.txt: 2 labels for a model of 3 classes"),

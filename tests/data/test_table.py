@@ -99,6 +99,10 @@ def test_a_folder_with_train_and_test(tmp_path: Path) -> None:
     source = open_data(tmp_path)
     assert opened(source.open_train).labels.tolist() == [0, 1, 0]
     assert opened(source.open_test).labels.tolist() == [1, 1]
+    table(tmp_path, "path,label", ["a", "b"], "test.csv")
+    source = open_data(tmp_path)
+    assert opened(source.open_test).labels.tolist() == [0, 1]
+    assert "val.csv is not used: test.csv is judged on" in source.notes
 
 
 def test_a_column_split_says_what_is_for_testing(tmp_path: Path) -> None:

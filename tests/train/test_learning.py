@@ -59,8 +59,9 @@ def test_lora_and_the_head() -> None:
 
 
 def test_what_is_frozen_and_what_is_of_low_rank() -> None:
+    config = TrainConfig(learns="lora", frozen_blocks=1)
     with pytest.raises(ConfigError, match="frozen_blocks 1 and learns lora"):
-        TrainConfig(learns="lora", frozen_blocks=1)
+        prepare_learning(create_model("vit_test"), config)
 
 
 def test_batch_norms_that_do_not_learn_keep_their_statistics() -> None:

@@ -18,8 +18,11 @@ from runs import CHANGES, hanging_at, make_folder, same, start, train_until
 from vitlab.cli.options import parse_changes
 from vitlab.config import override
 from vitlab.data.datasets import open_data
+from vitlab.data.unlabelled import open_unlabelled
 from vitlab.errors import ConfigError
+from vitlab.recipes.pretrain import pretraining
 from vitlab.tasks.finetune import finetune
+from vitlab.tasks.run_folder import read_plan
 from vitlab.tasks.train import decide, train
 from vitlab.train.config import TrainConfig
 
@@ -185,6 +188,32 @@ def test_what_a_resumed_run_would_ignore_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="begun with no weights"):
         finetune("cifar10", out=run, resume=True)
     train("default", data="digits", out=run, resume=True)
+
+
+@pytest.mark.parametrize("precision", ["auto", "float32"])
+def test_settings_of_ones_own_may_be_named_again(precision: Any, tmp_path: Path) -> None:
+    short = {**CHANGES, "budget": 1.0, "changes": {"depth": 1, "conv_widths": (5, 7)}}
+    recipe = replace(override(TrainConfig(), short), precision=precision)
+    train(recipe, data="digits", out=tmp_path / "run")
+    train(recipe, out=tmp_path / "run", resume=True)
+    other = "bfloat16" if read_plan(tmp_path / "run").train.precision == "float32" else "float32"
+    with pytest.raises(ConfigError, match="is a run of recipe custom, not this one"):
+        train(replace(recipe, precision=other), out=tmp_path / "run", resume=True)
+
+
+def test_pre_training_of_ones_own_is_told_whole(tmp_path: Path) -> None:
+    base = pretraining("mae")
+    images = open_unlabelled("digits")
+    for recipe, told in (
+        (replace(base, seed=3), "--seed 3"),
+        (replace(base, model="vit_test"), "--set model=vit_test --set model.width=128"),
+        (replace(base, changes={"depth": 1}), "--set model=vit_cifar_pure --set model.depth=1"),
+        (pretraining("mae", model="vit_test"), "--set model=vit_test"),
+    ):
+        plan = decide(recipe, "digits", images, tmp_path / "run", {})
+        assert plan.command.startswith("vitlab pretrain --objective mae --data digits --out ")
+        assert plan.command.partition(f"{tmp_path / 'run'} ")[2].startswith(told)
+        assert told.startswith("--set model=") or "model" not in plan.command
 
 
 def test_a_recipe_of_ones_own_is_told_whole(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import vitlab
@@ -13,6 +14,10 @@ from reference.foreign import converted, same_back, same_logits, without_note
 from reference.random_weights import randomise
 from reference.torchvision_ops import declare
 from vitlab.errors import WeightsError
+from vitlab.weights import timm as timm_layout
+from vitlab.weights.container import CONFIG_KEY
+from vitlab.weights.save import _theirs as theirs_of
+from vitlab.weights.save import describe
 
 declare()
 timm = pytest.importorskip("timm")
@@ -215,6 +220,23 @@ def test_our_registers_are_read_by_timm(prefix: Any, tmp_path: Path) -> None:
     theirs = small(reg_tokens=4, no_embed_class=prefix == "none")
     theirs.load_state_dict(torch.load(tmp_path / "a.pth", weights_only=True))
     same_logits(ours, theirs, (40, 56))
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_registers_that_timm_has_no_layout_for_are_read(suffix: str, tmp_path: Path) -> None:
+    """Files of timm's names with a place for the class token alone, as vitlab wrote them once."""
+    fields: dict[str, Any] = {"width": 48, "depth": 1, "heads": 3, "mlp_width": 56, "registers": 4}
+    config = vitlab.ViTConfig(**fields, patch_size=8, image_size=24, classes=7)
+    model = vitlab.VisionTransformer(config)
+    rules = timm_layout.rules(config, frozenset(["reg_token"]))
+    state = dict(theirs_of(rules, model.state_dict()))
+    if suffix == ".pth":
+        torch.save(state, tmp_path / "a.pth")
+    else:
+        save_file(state, tmp_path / "a.safetensors", {CONFIG_KEY: describe(model)})
+    loaded = vitlab.load_weights(tmp_path / f"a{suffix}", heads=3)
+    assert loaded.config.position_prefix == "cls"
+    assert torch.equal(loaded.state_dict()["registers"], model.state_dict()["registers"])
 
 
 def test_a_metric_beside_the_weights_hides_nothing(tmp_path: Path) -> None:

@@ -77,7 +77,8 @@ def predict(
     ] = None,
     merge_tokens: MergeTokens = 0,
     max_pixels: Annotated[
-        int | None, typer.Option(min=1, help="Refuse larger images (else Pillow's limit).")
+        int | None,
+        typer.Option(min=1, help="Refuse larger images (else VITLAB_MAX_PIXELS)."),
     ] = None,
     engine: EngineOption = "auto",
     changes: Changes = None,

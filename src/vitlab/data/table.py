@@ -68,10 +68,10 @@ def open_table(root: Path, *, channels: int | None = None) -> DataSource:
 def _tables(root: Path) -> tuple[Csv, Csv | None, list[str]]:
     """What is for training and what for testing, if that is said, and what is for neither."""
     if root.is_dir():
-        test = next(
-            (root / f"{name}.csv" for name in TEST if (root / f"{name}.csv").is_file()), None
-        )
-        return read_csv(root / f"{TRAIN}.csv"), None if test is None else read_csv(test), []
+        there = [root / f"{name}.csv" for name in TEST if (root / f"{name}.csv").is_file()]
+        unused = [f"{file.name} is not used: {there[0].name} is judged on" for file in there[1:]]
+        test = read_csv(there[0]) if there else None
+        return read_csv(root / f"{TRAIN}.csv"), test, unused
     table = read_csv(root)
     if SPLIT not in table.columns:
         return table, None, []
@@ -82,7 +82,7 @@ def _tables(root: Path) -> tuple[Csv, Csv | None, list[str]]:
     judged, *others = [name for name in TEST if rows[name]] or [""]
     unused = [
         f"{table.file.name}: {len(rows[name]):,} images of split {name} are not used: "
-        f"{judged} is what the model is judged on"
+        f"{judged} is judged on"
         for name in others
     ]
     return table.pick(rows[TRAIN]), table.pick(rows[judged]) if judged else None, unused

@@ -62,9 +62,9 @@ class TorchEngine:
 class _Shared:
     """How many threads torch has where no engine shares them out.
 
-    A worker that takes its part changes the number of every thread that is started later, and of
-    an engine in such a thread: who comes then is told the number from before, and the last engine
-    to leave gives it back.
+    A worker that takes its part changes the number for every thread that is started later. So an
+    engine that is made in one of those is told the number from before, and the last engine to leave
+    restores it.
     """
 
     def __init__(self) -> None:

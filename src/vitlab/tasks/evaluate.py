@@ -12,11 +12,9 @@ from torch import Tensor, nn
 
 from vitlab import imagenet
 from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.draw import draw_per_class
 from vitlab.data.images import FileSet, ImageSet, Survey, joined, one_of
 from vitlab.data.loader import batches_for_evaluation
-from vitlab.data.split import hold_out
-from vitlab.data.survey import looking, recalling
+from vitlab.data.survey import looking, recalling, surveyed
 from vitlab.errors import DataError, InputError, UnknownName, WeightsError
 from vitlab.evaluate.calibration import Temperature, fit_temperature
 from vitlab.evaluate.classify import Batches, Outcome, collect, collect_flipped
@@ -24,7 +22,7 @@ from vitlab.inference.classifier import Classifier, load
 from vitlab.inference.deployed_model import DeployedModel
 from vitlab.inference.exported_net import ExportedNet, described
 from vitlab.inference.open_model import FILES, open_answering
-from vitlab.tasks.job_data import unjudged
+from vitlab.tasks.job_data import divided, unjudged
 from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.judge import JUDGES
 from vitlab.tasks.report import Judged, Report, describe_data, describe_model
@@ -278,9 +276,10 @@ def _held_out(images: ImageSet, model: Path) -> ImageSet:
     config = TrainConfig() if run is None else read_plan(run).train
     if not config.hold_out:
         raise DataError(f"the run {run} held no images out; valid: a run with hold_out > 0")
-    if config.images_per_class:
-        images = draw_per_class(images, config.images_per_class, seed=config.seed)
-    return hold_out(images, share=config.hold_out, seed=config.seed)[1]
+    readable = surveyed(images) if isinstance(images, FileSet) else images
+    held_out = divided(readable, config)[1]
+    assert held_out is not None
+    return held_out
 
 
 def _survey_of(model: Path, data: str | os.PathLike[str]) -> Survey | None:

@@ -20,7 +20,7 @@ from vitlab.export.program import trace
 from vitlab.export.quantize import Pixels, write_int8
 from vitlab.export.torch_export import run_program, write_program
 from vitlab.export.verify import BATCHES, Comparison, Run, compare
-from vitlab.files import sync
+from vitlab.files import check_parent, sync
 from vitlab.inference.pictures import read_picture
 from vitlab.inference.runtimes import run_onnx
 from vitlab.models.config import Size
@@ -203,8 +203,7 @@ def check_output(path: Path, format: str, force: bool) -> None:
         raise FileError(f"{path} exists; --force overwrites it")
     if path.is_dir():
         raise FileError(f"{path} is a folder; valid: a file that can be written")
-    if not path.absolute().parent.is_dir():
-        raise FileError(f"{path}: folder {path.absolute().parent} does not exist")
+    check_parent(path)
 
 
 def _check_needs(format: str) -> None:

@@ -64,5 +64,5 @@ def compared(first: Outcome, second: Outcome, data: str) -> Accuracy:
         before=float(right.double().mean()),
         after=float(still.double().mean()),
         agreement=float((one == two).double().mean()),
-        interval=(difference - half, difference + half),
+        interval=(max(difference - half, -1.0), min(difference + half, 1.0)),
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import FileError, MissingExtra
-from vitlab.files import replacing
+from vitlab.files import check_parent, replacing
 from vitlab.tasks.fewshot import FewShot
 
 NAMES = {
@@ -22,8 +22,7 @@ def check_plot(path: Path) -> None:
     """Refuse what cannot be plotted, before anything is computed."""
     if path.suffix.lower() != ".png":
         raise FileError(f"{path}: the plot is a PNG; valid: a name that ends in .png")
-    if not path.absolute().parent.is_dir():
-        raise FileError(f"{path}: no such folder")
+    check_parent(path)
     _figure()
 
 

@@ -9,6 +9,7 @@ from io import BufferedRandom
 from pathlib import Path
 
 from vitlab.errors import FileError
+from vitlab.files import check_parent
 from vitlab.inference.predictor import Prediction
 from vitlab.kinds import Task
 from vitlab.lock import locked
@@ -137,8 +138,7 @@ def check_output(output: Path) -> None:
     ending = output.suffix.lower()
     if ending not in FORMATS:
         raise FileError(f"{output}: unknown ending {ending!r}; valid: {', '.join(FORMATS)}")
-    if not output.absolute().parent.is_dir():
-        raise FileError(f"{output}: no such folder {str(output.parent)!r}")
+    check_parent(output)
     if output.is_dir():
         raise FileError(f"{output} is a folder; valid: a file")
     if _is_parquet(output):

@@ -30,7 +30,7 @@ from vitlab.tasks.run_folder import (
 from vitlab.train.config import TrainConfig
 
 DEFAULT, CUSTOM = "default", "custom"
-"""The recipe of who names none, and what one of somebody's own is called."""
+"""Names of recipes: where none is given, and where settings are given instead of a name."""
 
 
 def train(
@@ -124,13 +124,19 @@ def _check_resumed(
     data: str | os.PathLike[str] | None,
     changes: Mapping[str, Any],
 ) -> None:
-    """Refuse what a run that goes on would ignore; its own recipe and data may be named again."""
+    """Refuse what a run that goes on would ignore.
+
+    Its own recipe and data may be named again; settings of one's own only as the run has them.
+    """
     if changes:
         raise ConfigError(f"a resumed run keeps {min(changes)} as it was begun; leave it out")
     if isinstance(recipe, str):
         same, named = recipe in (DEFAULT, plan.recipe), recipe
     else:
-        same, named = replace(recipe, precision=plan.train.precision) == plan.train, "this one"
+        given = recipe
+        if recipe.precision == "auto":
+            given = replace(recipe, precision=plan.train.precision)
+        same, named = to_dict(given) == to_dict(plan.train), "this one"
     if not same:
         raise ConfigError(f"{folder} is a run of recipe {plan.recipe}, not {named}; leave it out")
     if data is not None and plan.data != _name_of(data):
@@ -168,7 +174,7 @@ def decide(
         name, verb, own = CUSTOM, ("train", DEFAULT), _differences(recipe, recipe_named(DEFAULT))
     else:
         name, verb = config.objective, ("pretrain", "--objective", config.objective)
-        own = _differences(recipe, pretraining(config.objective, model=changes.get("model")))
+        own = _of_pretraining(recipe, config.objective)
     return Plan(
         recipe=name,
         data=data,
@@ -178,6 +184,15 @@ def decide(
         command=exact_command(verb, data, folder, own | changes),
         commit=current_commit(),
     )
+
+
+def _of_pretraining(config: TrainConfig, objective: str) -> dict[str, Any]:
+    """What makes settings of an objective's recipe; the shape in it is for its own model alone."""
+    base = pretraining(objective)
+    if config.model == base.model and base.changes.items() <= config.changes.items():
+        return _differences(config, base)
+    base = pretraining(objective, model=config.model)
+    return {"model": config.model, **_differences(config, base)}
 
 
 def _differences(config: TrainConfig, base: TrainConfig) -> dict[str, Any]:

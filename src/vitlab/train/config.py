@@ -164,11 +164,6 @@ class TrainConfig:
                 raise ConfigError(f"{name} {getattr(self, name)} is negative")
         if not 0 <= self.max_broken <= 1:
             raise ConfigError(f"max_broken {self.max_broken} is not in [0, 1]")
-        if self.learns == "lora" and self.frozen_blocks:
-            raise ConfigError(
-                f"frozen_blocks {self.frozen_blocks} and learns lora: the weights of all blocks "
-                f"are frozen, and updates of low rank are in each; valid: one of them"
-            )
         for name in ("hold_out", "label_smoothing", "ema", "head_first"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is not in [0, 1)")

@@ -20,6 +20,11 @@ def prepare_learning(model: nn.Module, config: TrainConfig) -> None:
     blocks = depth(model)
     if config.frozen_blocks > blocks:
         raise ConfigError(f"frozen_blocks {config.frozen_blocks}; the model has {blocks} blocks")
+    if config.learns == "lora" and config.frozen_blocks:
+        raise ConfigError(
+            f"frozen_blocks {config.frozen_blocks} and learns lora: the weights of all blocks are "
+            f"frozen, and updates of low rank are in each; valid: one of them"
+        )
     if config.learns == "lora" and not add_lora(model, rank=config.lora_rank):
         raise ConfigError(f"learns lora; {config.model} has no encoder that could")
     for name, parameter in model.named_parameters():

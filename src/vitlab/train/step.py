@@ -52,7 +52,7 @@ def train_step(
     if not (loss.isfinite() and (grad_norm.isfinite() or overflow)):
         raise Diverged(state.step + 1, loss.item(), grad_norm.item(), batch.index.tolist())
     for optimizer in learning:
-        if not overflow:  # of any gradient, and clipping has spread it to all
+        if not overflow:  # clipping has spread it to the gradients of all optimizers
             state.scaler.step(optimizer)
         optimizer.zero_grad(set_to_none=True)
     state.scaler.update()

@@ -92,7 +92,7 @@ def read_note(content: Mapping[str, Any], beside: Beside) -> Beside:
     noted = {name: _size(value) for name, value in (content.get("fields") or {}).items()}
     return replace(
         beside,
-        fields={**beside.fields, **noted},
+        fields=noted or beside.fields,
         preprocessing=Preprocessing.from_json(preparation) if preparation else beside.preprocessing,
         labels=tuple(map(str, labels)) if labels else beside.labels,
         task=content.get("task") or beside.task,

@@ -29,6 +29,8 @@ ARCHITECTURE = (
     "norm",
 )
 """What the weights must agree with the model about; the rest follows from them."""
+OF_A_CONFIG = ADAPTED | FREE - {"position_resize"}
+"""What a configuration decides; how positions are resized is as in the weights' own library."""
 
 
 def create_model(
@@ -50,9 +52,9 @@ def create_model(
     expected = configure(config, **changes)
     if not isinstance(expected, ViTConfig):
         raise WeightsError(f"pretrained weights are for Vision Transformers, not {config!r}")
-    decided = {"image_size", "channels"} if isinstance(config, str) else ADAPTED | FREE
-    wanted = {name: getattr(expected, name) for name in sorted(decided)}
-    model = load_weights(pretrained, **{**wanted, **changes})
+    decided = {"image_size", "channels"} if isinstance(config, str) else OF_A_CONFIG
+    asked = {name: getattr(expected, name) for name in sorted(decided)}
+    model = load_weights(pretrained, **{**asked, **changes})
     for field in fields(expected):
         if field.name not in ARCHITECTURE:
             continue

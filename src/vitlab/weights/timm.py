@@ -76,8 +76,8 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
         },
         attention_width=inner,
         positions=None if rows is None else ("pos_embed", rows),
-        prefixes=("cls", "none", "all") if meta else ("all", "none"),
-        dialect=frozenset([*(["register_tokens"] * meta), *(["gamma"] * bool(gamma))]),
+        prefixes=("cls", "none", "all") if meta else ("all", "none", "cls"),
+        dialect=frozenset([*([registers] if registers else []), *(["gamma"] * bool(gamma))]),
         ignored=tuple(name for name in shapes if TRAINING_ONLY.match(name)),
     )
 
@@ -142,9 +142,13 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
 
 
 def _registers_name(config: ViTConfig, dialect: Dialect) -> str:
-    """As Meta's files call them, whose class token alone has a place, or as timm does."""
-    if "register_tokens" in dialect:
-        return "register_tokens"
+    """As the file calls them: Meta's, whose class token alone has a place, or timm's own.
+
+    A file of timm's names with places as in Meta's is read, but no new one is written.
+    """
+    for name in ("register_tokens", "reg_token"):
+        if name in dialect:
+            return name
     if config.class_token and config.position_prefix == "cls":
         raise WeightsError(
             f"format 'timm' cannot express registers={config.registers} with "
