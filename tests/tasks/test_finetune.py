@@ -11,6 +11,7 @@ from PIL import Image
 
 from tasks.classifiers import saved_model
 from vitlab import load, load_weights
+from vitlab.config import override
 from vitlab.data.augment_config import AugmentConfig
 from vitlab.errors import ConfigError, DataError, Interrupted, WeightsError
 from vitlab.models.flops import cost
@@ -112,15 +113,46 @@ def test_a_linear_probe_leaves_all_else_alone(weights: Path, folder: Path, tmp_p
 
 @pytest.mark.parametrize(("side", "per_class"), [(32, 24), (64, 5000), (65, 24), (224, 5000)])
 def test_small_images_are_neither_cropped_nor_painted(side: int, per_class: int) -> None:
-    config, reasons = recipes.finetuning(
-        recipes.Situation(
-            images=7 * per_class, classes=7, parameters=10**6, side=side, accelerated=False
-        )
+    found = recipes.Situation(
+        images=7 * per_class, classes=7, parameters=10**6, side=side, accelerated=False
     )
+    config = recipes.finetuning(found)
+    reasons = recipes.reasons(config, found)
     plain = config.augment == AugmentConfig(shift=side // 8, flip="random")
     assert plain == (side <= 64)
     assert ("images are small" in reasons[0]) == plain
     assert (config.augment.random_resized_crop is None) == plain
+
+
+def test_what_is_told_is_what_is_done() -> None:
+    found = recipes.Situation(
+        images=700, classes=7, parameters=2 * 10**6, side=224, accelerated=False
+    )
+    config = recipes.finetuning(found)
+    told = recipes.reasons(config, found)
+    assert told[1] == "batches of 32; 40 epochs, 875 updates"
+    assert (
+        told[2] == "2 M parameters: rate 0.0005 for the head, 0.75 times that for each layer below"
+    )
+    wishes = {
+        "batch_size": 50,
+        "budget": 3.0,
+        "budget_in": "steps",
+        "augment.flip": "none",
+        "optimizer.layer_decay": 1.0,
+        "head_first": 0.0,
+        "patience": 0,
+    }
+    told = recipes.reasons(override(config, wishes), found)
+    assert told == (
+        "700 images, 100 a class: augmentation as it was set",
+        "batches of 50; 3 updates",
+        "2 M parameters: rate 0.0005 for the head and everything else",
+        "10% held out decides which weights are kept",
+    )
+    assert recipes.reasons(recipes.with_lora(config, 4), found)[2] == (
+        "updates of rank 4 and the head learn"
+    )
 
 
 def test_a_linear_probe_leaves_batch_norms_alone(folder: Path, tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def draw_differences(found: Findings) -> Any:
     axes.set_ylim(len(shown) - 0.4, -0.6)
     over = " or ".join(OVER[kind] for kind in OVER if any(item.over == kind for item in shown))
     axes.set_xlabel(
-        f"difference in points, 95 % interval over {over}; grey: within {amount(margin / 100)}"
+        f"difference in points, 95 % interval over {over}\n(grey: within {amount(margin / 100)})"
     )
     axes.grid(axis="x", color=FAINT, linewidth=0.7)
     axes.tick_params(left=False)

@@ -26,7 +26,7 @@ EXTRA = """
 .arms .what { font-size: 12px; color: var(--quiet); }
 """
 CAPTIONS = {
-    "accuracy": "What the arms came to. Bars are the standard deviation over seeds.",
+    "accuracy": "What the arms came to; bars, where there are several seeds, are their deviation.",
     "differences": (
         "How much better each arm is than the one it is compared with. Filled in blue, orange or "
         "black is what the conclusion claims; hollow and grey is left open."

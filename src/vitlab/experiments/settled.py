@@ -56,7 +56,7 @@ def after(before: Settled, arm: Arm, settings: Mapping[str, Any], source: DataSo
     wanted = fields_for(source, image_size=size, changes=of_model)
     wanted["classes"] = len(source.labels)
     model = adapted_config(stored, wanted, stored.position_resize)
-    config, _ = finetuning(situation(without_memory(model)[0], source, of_run))
+    config = finetuning(situation(without_memory(model)[0], source, of_run))
     assert before.train is not None
     return Settled(train=override(config, {"model": before.train.model, **of_run}), model=model)
 

@@ -30,34 +30,40 @@ class Situation:
         return self.images / max(self.classes, 1)
 
 
-def finetuning(situation: Situation) -> tuple[TrainConfig, tuple[str, ...]]:
-    """Settings for this amount of data and this model, and why each was chosen."""
-    epochs = _epochs(situation)
-    batch_size = _batch_size(situation)
-    rate = _rate(situation)
-    augment, kind = _augment(situation)
-    updates = max(epochs * situation.images / batch_size, 1)
-    config = TrainConfig(
-        batch_size=batch_size,
-        budget=epochs,
+def finetuning(situation: Situation) -> TrainConfig:
+    """Settings for this amount of data and this model."""
+    return TrainConfig(
+        batch_size=_batch_size(situation),
+        budget=_epochs(situation),
         hold_out=0.2 if situation.per_class < FEW else 0.1,
-        augment=augment,
+        augment=_augment(situation)[0],
         label_smoothing=0.1,
-        optimizer=OptimizerConfig(lr=rate, weight_decay=0.05, layer_decay=0.75),
+        optimizer=OptimizerConfig(lr=_rate(situation), weight_decay=0.05, layer_decay=0.75),
         schedule=ScheduleConfig(kind="cosine", warmup=0.1),
         head_first=0.1,
         ema=0.999,
         patience=5,
     )
-    return config, (
-        f"{situation.images:,} images, {situation.per_class:,.0f} a class: {kind}",
-        f"batches of {batch_size}; without a budget {epochs} epochs, {updates:,.0f} updates",
-        f"{situation.parameters / 1e6:.3g} M parameters: rate {rate:g} for the head, "
-        f"{config.optimizer.layer_decay:g} times that for each layer below",
-        f"the head learns alone for the first {config.head_first:.0%}, so that what the weights "
-        f"know is not washed away by a head that knows nothing",
-        f"{config.hold_out:.0%} held out decides when to stop and which weights are kept",
-    )
+
+
+def reasons(config: TrainConfig, situation: Situation) -> tuple[str, ...]:
+    """What a run will do, and why, where it is not somebody's wish."""
+    augment, kind = _augment(situation)
+    told = [
+        f"{situation.images:,} images, {situation.per_class:,.0f} a class: "
+        + (kind if config.augment == augment else "augmentation as it was set"),
+        f"batches of {config.batch_size}; {_length(config, situation)}",
+        _learning(config, situation),
+    ]
+    if config.head_first:
+        told.append(
+            f"the head learns alone for the first {config.head_first:.0%}, so that what the "
+            f"weights know is not washed away by a head that knows nothing"
+        )
+    if config.hold_out:
+        stop = "when to stop and " if config.patience else ""
+        told.append(f"{config.hold_out:.0%} held out decides {stop}which weights are kept")
+    return tuple(told)
 
 
 def paper() -> TrainConfig:
@@ -96,6 +102,30 @@ def with_lora(config: TrainConfig, rank: int) -> TrainConfig:
         learns="lora",
         lora_rank=rank,
         optimizer=replace(config.optimizer, lr=2e-3, layer_decay=1.0),
+    )
+
+
+def _length(config: TrainConfig, situation: Situation) -> str:
+    """How long a run lasts."""
+    if config.budget_in == "minutes":
+        return f"as many updates as {config.budget:g} minutes allow"
+    if config.budget_in == "steps":
+        return f"{config.budget:,.0f} updates"
+    updates = max(config.budget * situation.images / config.batch_size, 1)
+    return f"{config.budget:g} epochs, {updates:,.0f} updates"
+
+
+def _learning(config: TrainConfig, situation: Situation) -> str:
+    """Who learns, and how fast."""
+    if config.learns == "head":
+        return "the head alone learns"
+    if config.learns == "lora":
+        return f"updates of rank {config.lora_rank} and the head learn"
+    rates = config.optimizer
+    below = f", {rates.layer_decay:g} times that for each layer below"
+    return (
+        f"{situation.parameters / 1e6:.3g} M parameters: rate {rates.lr:g} for the head"
+        f"{below if rates.layer_decay != 1 else ' and everything else'}"
     )
 
 

@@ -173,19 +173,20 @@ def _settings(
     name: str,
 ) -> tuple[TrainConfig, tuple[str, ...]]:
     """The settings for this data and this model, and why; `name` is what the model is called."""
-    config, reasons = recipes.finetuning(situation(model, source, changes))
-    if options["paper"]:
-        config, reasons = recipes.paper(), ("the paper's protocol: SGD from a head of zeros",)
+    found = situation(model, source, changes)
+    config = recipes.paper() if options["paper"] else recipes.finetuning(found)
     if options["linear_probe"]:
-        config, reasons = recipes.linear_probe(config), (*reasons[:2], "the head alone learns")
+        config = recipes.linear_probe(config)
     if options["lora"]:
         config = recipes.with_lora(config, options["lora"])
-        reasons = (*reasons[:2], f"updates of rank {options['lora']} and the head learn")
     if options["freeze"]:
         config = replace(config, frozen_blocks=options["freeze"])
     if options["sam"]:
         config = replace(config, optimizer=replace(config.optimizer, sam=options["sam"]))
-    return override(replace(config, model=name), changes), reasons
+    config = override(replace(config, model=name), changes)
+    if options["paper"]:
+        return config, ("the paper's protocol: SGD from a head of zeros",)
+    return config, recipes.reasons(config, found)
 
 
 def situation(
