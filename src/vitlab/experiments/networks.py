@@ -26,7 +26,6 @@ _AGAINST: dict[str, tuple[str, ...]] = {"vit": ("cnn",), "hybrid": ("cnn", "vit"
 
 def _tenth(name: str, title: str, changes: dict[str, Any], *, against: tuple[str, ...]) -> Arm:
     """Few enough images to be seen many times: what augmentation and dropout are for."""
-    title = f"{title}, a tenth of the images"
     return Arm(name=name, title=title, changes=changes, share=0.1, against=against)
 
 
@@ -34,7 +33,7 @@ CNN_VS_VIT = Experiment(
     name="cnn-vs-vit",
     title="CNN against ViT",
     question="Why does a ViT lose against a CNN on small images: too few of them, no augmentation, "
-    "or overfitting?",
+    "or overfitting? Arms with a tenth of the images tell.",
     paper=(
         "Section 4.3: on small data a ViT overfits more than a ResNet of the same cost, and is "
         "ahead of it from 90 million images on. Notes on small reproductions with CIFAR-10 guess "
@@ -53,23 +52,23 @@ CNN_VS_VIT = Experiment(
         Arm(name="tutorial", title="Tutorial CNN", changes=_TUTORIAL, against=("vit",)),
         Arm(name="resnet", title="ResNet-18, width 16", changes=_RESNET, against=("vit",)),
         Arm(name="hybrid", title="Hybrid", changes=_HYBRID, against=("vit", "resnet")),
-        _tenth("vit-tenth", "ViT", SMALL_VIT, against=("vit",)),
-        _tenth("resnet-tenth", "ResNet-18, width 16", _RESNET, against=("resnet", "vit-tenth")),
+        _tenth("vit-tenth", "ViT, a tenth", SMALL_VIT, against=("vit",)),
+        _tenth("resnet-tenth", "ResNet-18, a tenth", _RESNET, against=("resnet", "vit-tenth")),
         _tenth(
             "vit-plain",
-            "ViT, no augmentation",
+            "ViT, a tenth, not augmented",
             {**SMALL_VIT, **_PLAIN},
             against=("vit-tenth",),
         ),
         _tenth(
             "resnet-plain",
-            "ResNet-18, width 16, no augmentation",
+            "ResNet-18, a tenth, not augmented",
             {**_RESNET, **_PLAIN},
             against=("resnet-tenth", "vit-plain"),
         ),
         _tenth(
             "vit-regularised",
-            "ViT, dropout and stochastic depth",
+            "ViT, a tenth, dropout",
             {**SMALL_VIT, "model.dropout": 0.1, "model.drop_path": 0.1},
             against=("vit-tenth",),
         ),
