@@ -33,7 +33,7 @@ CNN_VS_VIT = Experiment(
     name="cnn-vs-vit",
     title="CNN against ViT",
     question="Why does a ViT lose against a CNN on small images: too few of them, no augmentation, "
-    "or overfitting? Arms with a tenth of the images tell.",
+    "or overfitting, which arms with a tenth of the images show?",
     paper=(
         "Section 4.3: on small data a ViT overfits more than a ResNet of the same cost, and is "
         "ahead of it from 90 million images on. Notes on small reproductions with CIFAR-10 guess "
