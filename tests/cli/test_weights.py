@@ -11,6 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from command import Command
+from reference.foreign import without_note
 from vitlab import Preprocessing, VisionTransformer, create_model, load_weights, save_weights
 from vitlab.weights.source import WeightSource
 
@@ -93,6 +94,7 @@ def test_convert_adapts_and_says_what_it_assumed(
 ) -> None:
     theirs, ours = tmp_path / "theirs.pth", tmp_path / "ours.safetensors"
     save_weights(model, theirs, format="timm")
+    without_note(theirs)
     options = ("--image-size", "16x40", "--classes", "3", "--heads", "2")
     outcome = command("convert", theirs, ours, "--format", "vitlab", *options)
     assert outcome.code == 0
@@ -146,6 +148,7 @@ def test_what_a_file_leaves_open_can_be_set(
 ) -> None:
     path = tmp_path / "a.pth"
     save_weights(model, path, format="timm")
+    without_note(path)
     facts = json.loads(
         command("info", path, "--set", "heads=4", "--set", "gelu=tanh", "--json").out
     )

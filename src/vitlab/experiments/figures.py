@@ -28,6 +28,8 @@ OVER = {"seeds": "seeds", "images": "test images", "draws": "draws of the few im
 """What an interval is about, in words."""
 LONGEST = 42
 """Letters of an arm's title beside a figure."""
+TICKS = 6
+"""Amounts of compute that an axis has room to name."""
 
 
 def draw(found: Findings) -> dict[str, Any]:
@@ -103,8 +105,8 @@ def _dress_x(axes: Any, found: Findings, places: Sequence[float]) -> None:
     if not axis.log or not places or min(places) <= 0:
         return
     axes.set_xscale("log")
-    if axis.of == "x":
-        ticks = sorted(set(places))
+    ticks = sorted(set(places) if axis.of == "x" else {float(f"{place:.2g}") for place in places})
+    if axis.of == "x" or len(ticks) <= TICKS:
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
 

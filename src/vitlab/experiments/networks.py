@@ -19,7 +19,7 @@ _PLAIN: dict[str, Any] = {"augment.flip": "none", "augment.shift": 0}
 _NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("ViT", SMALL_VIT),
     "hybrid": ("hybrid", _HYBRID),
-    "cnn": ("ResNet-18, width 16", _RESNET),
+    "cnn": ("ResNet-18", _RESNET),
 }
 _AGAINST: dict[str, tuple[str, ...]] = {"vit": ("cnn",), "hybrid": ("cnn", "vit"), "cnn": ()}
 
@@ -108,7 +108,7 @@ DATA_SIZE = Experiment(
     arms=_by_share(1.0, 0.3, 0.1, 0.02),
 )
 
-_PARTS = (1.0, 0.5, 0.25)
+_WORDS = {1.0: "all", 0.5: "half", 0.25: "a quarter"}
 
 COMPUTE = Experiment(
     name="compute",
@@ -125,14 +125,14 @@ COMPUTE = Experiment(
     arms=tuple(
         Arm(
             name=f"{name}-{part:g}",
-            title=f"{title}, {part:g} of the compute",
+            title=f"{title}, {_WORDS[part]} of the compute",
             changes=changes,
             series=title,
             budget=part,
             against=tuple(f"{other}-{part:g}" for other in _AGAINST[name]),
         )
         for name, (title, changes) in _NETWORKS.items()
-        for part in _PARTS
+        for part in _WORDS
     ),
 )
 
