@@ -259,6 +259,9 @@ def test_a_teacher_changes_what_is_learned(weights: Path, folder: Path, tmp_path
     # The teacher is a model of the same shape: one more pass for each image.
     extra = taught.compute.flops - alone.compute.flops
     assert extra == alone.compute.images * cost(load(taught_by).model).flops
+    several = saved_model(tmp_path / "several.safetensors", task="multi-label")
+    with pytest.raises(ConfigError, match=r"teacher .*several.* is multi-label; valid for a"):
+        tune(weights, folder, tmp_path / "wrong", teacher=several)
     with pytest.raises(ConfigError, match=r"teacher .* does not know circle, square"):
         tune(weights, folder, tmp_path / "wrong", teacher=weights)
     assert not (tmp_path / "wrong").exists()

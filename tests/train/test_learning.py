@@ -58,6 +58,12 @@ def test_lora_and_the_head() -> None:
         )
 
 
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_of_broken_images_is_a_share(share: float) -> None:
+    with pytest.raises(ConfigError, match=f"max_broken {share} is not in"):
+        TrainConfig(max_broken=share)
+
+
 def test_what_is_frozen_and_what_is_of_low_rank() -> None:
     config = TrainConfig(learns="lora", frozen_blocks=1)
     with pytest.raises(ConfigError, match="frozen_blocks 1 and learns lora"):
