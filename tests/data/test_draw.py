@@ -6,6 +6,8 @@ import torch
 from vitlab.data.draw import draw_per_class
 from vitlab.data.images import ArraySet
 from vitlab.errors import DataError
+from vitlab.tasks.job_data import divided
+from vitlab.train.config import TrainConfig
 
 
 def images() -> ArraySet:
@@ -33,3 +35,11 @@ def test_the_seed_decides() -> None:
 def test_too_few_images_are_told() -> None:
     with pytest.raises(DataError, match="images_per_class 4; class 1 has 3 images"):
         draw_per_class(images(), 4, seed=0)
+
+
+def test_advice_on_holding_out_is_for_that_alone() -> None:
+    with pytest.raises(DataError, match=r"class 1 has 3 images$"):
+        divided(images(), TrainConfig(images_per_class=4))
+    lone = images().subset(torch.tensor([0, 1]))
+    with pytest.raises(DataError, match=r"--set hold_out=0 holds none out$"):
+        divided(lone, TrainConfig(hold_out=0.5))

@@ -29,10 +29,7 @@ def open_images(
             "valid: the same classes in both, or --set judge_all=false"
         )
     images = _open_train(source, config.max_broken, known)
-    try:
-        return divided(images, config)
-    except DataError as error:
-        raise DataError(f"{error}; --set hold_out=0 holds none out") from error
+    return divided(images, config)
 
 
 def divided(images: ImageSet, config: TrainConfig) -> tuple[ImageSet, ImageSet | None]:
@@ -41,7 +38,10 @@ def divided(images: ImageSet, config: TrainConfig) -> tuple[ImageSet, ImageSet |
         images = draw_per_class(images, config.images_per_class, seed=config.seed)
     if not config.hold_out:
         return images, None
-    return hold_out(images, share=config.hold_out, seed=config.seed)
+    try:
+        return hold_out(images, share=config.hold_out, seed=config.seed)
+    except DataError as error:
+        raise DataError(f"{error}; --set hold_out=0 holds none out") from error
 
 
 def _open_train(source: DataSource, max_broken: float, known: Survey | None) -> ImageSet:
