@@ -59,6 +59,10 @@ def test_masked_patches_as_json(command: Command, data: str, tmp_path: Path) -> 
     assert {"validation_loss", "validation_colours_right", "pflops", "bundle"} <= set(found)
     stored = json.loads((tmp_path / "p" / "config.json").read_text())
     assert stored["train"]["masked_patch"]["mask"] == 0.4
+    resume = ("pretrain", "--out", tmp_path / "p", "--resume")
+    assert "keeps mae.mask as it was begun" in command(*resume, "--mask", 0.5).mistake
+    assert "a run of recipe masked-patch, not mae" in command(*resume, "--objective", "mae").mistake
+    assert command(*resume, "--objective", "masked-patch").code == 0
 
 
 @pytest.mark.parametrize(
@@ -71,8 +75,6 @@ def test_masked_patches_as_json(command: Command, data: str, tmp_path: Path) -> 
         (["--set", "model.position=rope"], "mae: position 'rope' at 'stem' needs the whole grid"),
         (["--decoder-width", "7"], "decoder_width 7 does not split"),
         (["--objective", "masked-patch", "--decoder-depth", "1"], "masked-patch has no decoder"),
-        (["--resume", "--mask", "0.5"], "as it was decided, without mae.mask"),
-        (["--resume", "--objective", "mae"], "as it was decided, without objective"),
         (["--set", "mae.msak=0.5"], "unknown key 'mae.msak'"),
     ],
 )

@@ -65,7 +65,11 @@ def test_auto_says_what_it_chose(
     assert 1 <= chosen < 100
     assert f"batch size {chosen}, the largest up to 100 that fits" in outcome.out
     assert f"2 steps of {chosen} images" in outcome.out
-    resumed = command("train", "--resume", "--out", tmp_path / "run")
+    resume = ("train", "--resume", "--out", tmp_path / "run")
+    kept = "a resumed run keeps {} as it was begun; leave it out"
+    assert kept.format("batch_size") in command(*resume, "--batch-size", "auto").mistake
+    assert kept.format("seed") in command(*resume, "--set", "seed=1").mistake
+    resumed = command(*resume)
     assert f"2 steps of {chosen} images" in resumed.out
 
 
@@ -96,7 +100,6 @@ def test_out_of_memory_is_one_line(
             "works on encoder blocks, and cnn_tutorial has none",
         ),
         (["--epochs", "1"], "--epochs and --steps: a run has one budget"),
-        (["--resume", "--batch-size", "auto"], "continues the run as it was decided"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(

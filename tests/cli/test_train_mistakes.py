@@ -85,11 +85,6 @@ def test_places_where_no_run_can_be(command: Command, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
 
 
-def test_a_resumed_run_takes_no_settings(command: Command, tmp_path: Path) -> None:
-    outcome = command("train", "--out", tmp_path / "run", "--resume", "--set", "seed=1")
-    assert "--resume continues the run as it was decided, without seed" in outcome.mistake
-
-
 def test_images_of_every_kind_and_size(command: Command, tmp_path: Path) -> None:
     """Grey, 16 bits, palettes, transparency, CMYK, one pixel, a strip; all of them are images."""
     for number, label in enumerate(("ein Wort", "日本 🐈")):

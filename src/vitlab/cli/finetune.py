@@ -20,7 +20,6 @@ from vitlab.cli.run_options import (
     Steps,
 )
 from vitlab.cli.train import budget, gather_changes, show_run
-from vitlab.errors import ConfigError
 
 
 def finetune(
@@ -84,8 +83,6 @@ def finetune(
             "model.channels": channels,
         },
     )
-    if resume and wanted:
-        raise ConfigError(f"--resume continues the run as it was decided, without {min(wanted)}")
     show_run(
         lambda watcher: run_finetuning(
             start,

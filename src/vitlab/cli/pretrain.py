@@ -65,9 +65,6 @@ def pretrain(
             "model.channels": channels,
         },
     )
-    if resume and (wanted or objective):
-        given = "objective" if objective else min(wanted)
-        raise ConfigError(f"--resume continues the run as it was decided, without {given}")
     show_run(
         lambda watcher: run_pretraining(
             objective,

@@ -62,8 +62,6 @@ def train(
             "model.channels": channels,
         },
     )
-    if resume and wanted:
-        raise ConfigError(f"--resume continues the run as it was decided, without {min(wanted)}")
     show_run(
         lambda watcher: run_training(
             recipe,
