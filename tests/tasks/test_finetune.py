@@ -270,9 +270,16 @@ def test_a_teacher_changes_what_is_learned(weights: Path, folder: Path, tmp_path
 def test_the_rate_is_found_and_drawn(weights: Path, folder: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     watcher = Watcher(note=notes.append)
-    run = tune(weights, folder, tmp_path / "run", find_rate=True, watcher=watcher)
-    plan = json.loads((run.folder / "config.json").read_text())["train"]
-    assert f"range test: rate {plan['optimizer']['lr']:g} (find-lr.png)" in notes
+    muon = {"optimizer.name": "muon", "optimizer.muon_lr": 0.03}
+    run = tune(weights, folder, tmp_path / "run", changes=muon, find_rate=True, watcher=watcher)
+    usual = tune(weights, folder, tmp_path / "usual", changes=muon)
+    found, given = (
+        json.loads((place / "config.json").read_text())["train"]["optimizer"]
+        for place in (run.folder, usual.folder)
+    )
+    assert f"range test: rate {found['lr']:g} (find-lr.png)" in notes
+    assert found["lr"] != given["lr"]
+    assert found["muon_lr"] == pytest.approx(0.03 * found["lr"] / given["lr"])  # in proportion
     with Image.open(run.folder / "find-lr.png") as picture:
         assert picture.width > 500
 
