@@ -89,6 +89,7 @@ def experiment(
 def _print(found: "Findings") -> None:
     from vitlab.tasks.report.numbers import duration, in_pflops
 
+    started = any(item.before for item in found.summaries.values())
     rows = [
         (
             found.experiment.arm(name).shown,
@@ -96,12 +97,13 @@ def _print(found: "Findings") -> None:
             "" if item.deviation is None else f"± {item.deviation:.2%}",
             f"{len(item.values)}",
             in_pflops(1e15 * item.pflops) if item.pflops else "–",
-            in_pflops(1e15 * item.before) if item.before else "–",
+            *([in_pflops(1e15 * item.before) if item.before else "–"] if started else []),
             duration(60 * item.minutes) if item.minutes else "–",
         )
         for name, item in found.summaries.items()
     ]
-    print_table(("arm", "accuracy", "deviation", "seeds", "compute", "of its start", "time"), rows)
+    start = ("of its start",) if started else ()
+    print_table(("arm", "accuracy", "deviation", "seeds", "compute", *start, "time"), rows)
     print()
     for sentence in found.conclusion:
         print(sentence)
