@@ -22,16 +22,17 @@ from vitlab.config import from_dict, to_dict
 from vitlab.data.images import ArraySet
 from vitlab.errors import ConfigError, DataError, ExperimentStopped, UnknownName
 from vitlab.experiments import training, write
-from vitlab.experiments.classes import halve, part
+from vitlab.experiments.classes import halve, images_of_classes, part
 from vitlab.experiments.folder import exact_command
-from vitlab.experiments.lab import Lab, flops_per_step, smallest_class
+from vitlab.experiments.lab import Lab, flops_per_step
 from vitlab.experiments.probes import probe
 from vitlab.experiments.run import experiment
-from vitlab.experiments.spec import Arm
+from vitlab.experiments.spec import Arm, Axis
 from vitlab.experiments.stop import StopNow
 from vitlab.inference.classifier import load
 from vitlab.models.config import ViTConfig
 from vitlab.recipes.registry import recipe
+from vitlab.registry import DATASETS
 from vitlab.tasks.job import Watcher
 from vitlab.tasks.job_data import open_images
 from vitlab.tasks.run_folder import read_plan
@@ -442,7 +443,7 @@ def lab(folder: Path, spec: Any, data: str, **settings: Any) -> Lab:
         folder=folder,
         data=data,
         source=found,
-        smallest_class=smallest_class(found),
+        smallest_class=min(images_of_classes(found)),
         **fields,
     )
 
@@ -457,6 +458,24 @@ def test_all_spend_the_compute_that_the_first_was_given(tmp_path: Path, data: st
     assert first.pflops * 1e15 == first.steps * cost[0]  # as the training itself counts
     assert deep.pflops * 1e15 == deep.steps * cost[1]
     assert abs(deep.steps * cost[1] - 2 * first.steps * cost[0]) <= cost[1] / 2
+
+
+def test_compute_of_every_stage_is_as_the_training_counts_it(tmp_path: Path, data: str) -> None:
+    """Smaller images, a head that learns first, blocks that do not learn, what is done twice."""
+    staged = {"model.dynamic_size": True, "small_sizes": [8], "small_until": [0.5]}
+    spec = study(
+        Arm(name="plain"),
+        Arm(name="staged", changes={**staged, "recompute_activations": True}),
+        Arm(name="tuned", how="tune", start="plain", changes={"frozen_blocks": 1}),
+        changes={**CHANGES, "optimizer.name": "muon", "budget": 20.0},
+    )
+    found = experiment(spec, out=tmp_path, data=data, seeds=1)
+    assert found.failures == {}
+    place = lab(tmp_path, spec, data)
+    for arm, result in zip(spec.arms, found.results, strict=True):
+        each = flops_per_step(place.settled(arm, place.settings(arm, 0)))
+        assert result.pflops * 1e15 == pytest.approx(result.steps * each, rel=1e-9)
+    assert read_plan(tmp_path / "arms" / "tuned" / "seed-0").train.head_first == 0.1
 
 
 def test_a_cheap_network_does_not_train_for_ever(tmp_path: Path, data: str) -> None:
@@ -597,6 +616,68 @@ def test_images_that_were_learnt_from_are_judged_too(tmp_path: Path, data: str) 
 def test_data_without_classes_enough(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="3 classes; valid: 4 or more"):
         halve("three", part(source(), 0, 3))
+    whole = source()
+    rare = replace(whole, open_train=lambda: whole.open_train().subset(torch.arange(13 * 4 + 4)))
+    with pytest.raises(DataError, match="tiny has 4 training images of white; valid: 5 or more"):
+        halve("rare", rare)
+
+
+def test_data_that_cannot_be_judged_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = replace(source(), unjudged="no test image is white")
+    with registered() as name:
+        monkeypatch.setitem(DATASETS._entries, name, lambda: lacking)
+        with pytest.raises(DataError, match="no test image is white"):
+            experiment(study(), out=tmp_path / "e", data=name)
+    assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_changed_data_is_refused(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment(study(), out=tmp_path, data=data, seeds=1)
+    whole = source()
+    fewer = replace(whole, open_train=lambda: whole.open_train().subset(torch.arange(64)))
+    monkeypatch.setitem(DATASETS._entries, data, lambda: fewer)
+    with pytest.raises(ConfigError, match="with 65 images to learn from; tiny now has 64"):
+        experiment(study(), out=tmp_path, data=data, seeds=2)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_what_a_kill_left_behind_goes(tmp_path: Path, data: str) -> None:
+    experiment(study(), out=tmp_path, data=data, seeds=1)
+    left = tmp_path / "arms" / "plain" / "seed-0" / "checkpoints"
+    left.mkdir()
+    (left / "last.safetensors").write_bytes(b"x")
+    experiment(study(), out=tmp_path, data=data, seeds=1)
+    assert not left.exists()
+
+
+def test_dollars_and_lines_in_titles(tmp_path: Path, data: str) -> None:
+    spec = study(
+        Arm(name="a", title="$_$", series="_$^$", x=1.0),
+        Arm(name="b", title=r"x_$a_$ \$", series="_$^$", x=2.0, against=("a",)),
+        axis=Axis(title=r"$\foo$"),
+    )
+    found = experiment(spec, out=tmp_path, data=data, seeds=1)
+    drawn = (tmp_path / "accuracy.svg").read_text()
+    assert r"$\foo$" in drawn
+    assert "_$^$" in drawn  # in the legend, too
+    assert "x_$a_$" in (tmp_path / "differences.svg").read_text()
+    assert found.failures == {}
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_trying_out_what_needs_larger_batches_and_models(tmp_path: Path) -> None:
+    spec = study(
+        Arm(name="parts", changes={"accumulate": 4}),
+        Arm(name="frozen", changes={"frozen_blocks": 3}),
+        changes={"model": "vit_test", "model.depth": 4, "batch_size": 100},
+    )
+    found = experiment(spec, out=tmp_path, smoke=True, seeds=1)
+    assert (found.failures, len(found.results)) == ({}, 2)
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -76,13 +76,42 @@ def test_one_seed_left_of_several_claims_nothing() -> None:
     (found,) = differences(two_arms(), results)
     assert (found.seeds, found.over, found.low, found.verdict) == (1, "seeds", None, "open")
     assert conclusion(two_arms(), [found]) == [
-        "Differences of arms with one seed in common, and so no interval: 1."
+        "Differences without an interval, of one seed in common or the same in every seed: 1."
     ]
     assert differences(two_arms(), results[2:]) == []
     assert failed({"b, seed 1": "no", "b, seed 2": "no"}) == [
         "Failed, so that differences leave that seed out: b, seed 1; b, seed 2."
     ]
     assert failed({}) == []
+
+
+def test_the_same_in_every_seed_claims_nothing() -> None:
+    # Three seeds tie on twenty images, or judge the same weights three times.
+    for gap in (0.0, 0.05):
+        results = [
+            result(arm, s, 0.5 + 0.1 * s + gap * (arm == "b")) for arm in "ab" for s in range(3)
+        ]
+        (found,) = differences(two_arms(), results)
+        assert (found.seeds, found.low, found.verdict) == (3, None, "open")
+        assert "the same in every seed: 1." in conclusion(two_arms(), [found])[0]
+
+
+def test_what_was_judged_by_other_images_is_not_compared() -> None:
+    results = [result(arm, s, 0.1 * s + 0.2 * (arm == "b")) for arm in "ab" for s in range(3)]
+    results[-1] = replace(results[-1], images=101)
+    (found,) = differences(two_arms(), results)
+    assert found.seeds == 2
+    assert differences(two_arms(), [results[2], results[-1]]) == []
+
+
+def test_intervals_that_there_are_not_are_not_counted() -> None:
+    arms = (Arm(name="a"), *(Arm(name=name, against=("a",)) for name in "bcdefg"))
+    spec = two_arms(arms=arms)
+    results = [result("a", s, 0.5) for s in range(2)]
+    results += [result(arm, s, 0.6 + 0.001 * s) for arm in "bcdef" for s in range(2)]
+    said = conclusion(spec, differences(spec, [*results, result("g", 0, 0.9)]))
+    assert "in every seed: 1." in said[-2]
+    assert said[-1].startswith("Of 5 intervals of 95 %")
 
 
 def test_one_seed_of_few_shots_is_judged_by_its_draws() -> None:
@@ -213,18 +242,20 @@ def test_series_are_compared_by_what_held_out_images_chose() -> None:
     # The test images would have chosen the others.
     tested = {"p1": 0.9, "p2": 0.4, "q1": 0.5, "q2": 0.9}
     results = [
-        result(arm, seed, tested[arm] + 0.001 * seed, held_out=held_out[arm])
+        result(arm, seed, tested[arm] + 0.001 * seed * (arm[0] == "q"), held_out=held_out[arm])
         for arm in held_out
         for seed in range(2)
     ]
     (found,) = differences(spec, results)
     assert (found.arm, found.against, found.chosen) == ("q1", "p2", True)
-    assert found.mean == pytest.approx(0.1)
+    assert found.mean == pytest.approx(0.1005)
     (sentence,) = conclusion(spec, [found])
     assert sentence.startswith("“q1”, the best of “q”, is better than “p2”, the best of “p”, by 10")
     # While some have not had their turn, nothing says which is the best of "q".
     begun = [found for found in results if found.seed == 0 and found.arm != "q2"]
     assert differences(spec, begun) == []
+    (found,) = differences(spec, begun, failed=["q2"])  # it has had its turn
+    assert (found.arm, found.against) == ("q1", "p2")
     # The next round has begun with the worse of "p", which says nothing of the better one.
     (same,) = differences(spec, [*results, result("p1", 2, 0.9, held_out=0.9)])
     assert (same.arm, same.against, same.seeds) == ("q1", "p2", 2)
@@ -268,6 +299,11 @@ def test_what_was_trained_once_is_said() -> None:
 
 def test_compute_that_could_not_be_spent_is_said() -> None:
     spec = two_arms(matched="compute")
-    known = summaries(spec, [result("a", 0, 0.5, pflops=1.0), result("b", 0, 0.5, pflops=0.06)])
-    assert uneven(spec, known) == ["“second” spent 6.0% of the compute: its steps are limited."]
+    for steps, reason in ((80, ": its steps are limited"), (79, "")):
+        results = [
+            result("a", 0, 0.5, pflops=1.0, steps=10),
+            result("b", 0, 0.5, pflops=0.06, steps=steps),
+        ]
+        known = summaries(spec, results)
+        assert uneven(spec, known) == [f"“second” spent 6.0% of the compute{reason}."]
     assert uneven(two_arms(), known) == []

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import torch
+
 from vitlab.data.datasets import DataSource
 from vitlab.data.images import ImageSet
 from vitlab.errors import DataError
@@ -10,6 +12,9 @@ from vitlab.registry import DATASETS
 LEARNT, OTHERS = ":first-classes", ":last-classes"
 """Endings of the names that the halves have while an experiment runs."""
 
+SHOTS = 5
+"""Images of a class that a linear classifier gets."""
+
 
 def halve(data: str, source: DataSource) -> DataSource:
     """Make the halves known by name; the first is returned."""
@@ -17,6 +22,12 @@ def halve(data: str, source: DataSource) -> DataSource:
     if count < 4:
         raise DataError(f"{source.name} has {count} classes; valid: 4 or more, to learn from half")
     first, last = part(source, 0, count // 2), part(source, count // 2, count)
+    fewest, name = min(zip(images_of_classes(last), last.labels, strict=True))
+    if fewest < SHOTS:
+        raise DataError(
+            f"{source.name} has {fewest} training images of {name}; valid: {SHOTS} or more, which "
+            f"tell a class that was not learnt"
+        )
     DATASETS[f"{data}{LEARNT}"] = lambda: first
     DATASETS[f"{data}{OTHERS}"] = lambda: last
     return first
@@ -38,3 +49,9 @@ def part(source: DataSource, begin: int, end: int) -> DataSource:
         open_train=lambda: only(source.open_train()),
         open_test=None if test is None else lambda: only(test()),
     )
+
+
+def images_of_classes(source: DataSource) -> tuple[int, ...]:
+    """Training images of each class."""
+    labels = source.open_train().labels
+    return tuple(torch.bincount(labels, minlength=len(source.labels)).tolist())

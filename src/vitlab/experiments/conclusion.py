@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from vitlab.experiments.spec import Experiment
+from vitlab.experiments.spec import MOST_STEPS, Experiment
 from vitlab.experiments.statistics import Difference, Summary
 
 ONE_SEED = {"images": "other test images", "draws": "other draws of the few images"}
@@ -28,11 +28,20 @@ def uneven(experiment: Experiment, known: Mapping[str, Summary]) -> list[str]:
     spent = {n: found.pflops / experiment.arm(n).budget for n, found in known.items()}
     most = max(spent.values(), default=0.0)
     return [
-        f"“{experiment.arm(name).shown}” spent {part / most:.1%} of the compute: its steps are "
-        f"limited."
+        f"“{experiment.arm(name).shown}” spent {part / most:.1%} of the compute"
+        f"{': its steps are limited' if _limited(experiment, known, name) else ''}."
         for name, part in spent.items()
         if part < EVEN * most and experiment.arm(name).how != "test"
     ]
+
+
+def _limited(experiment: Experiment, known: Mapping[str, Summary], name: str) -> bool:
+    """Whether an arm took as many times the steps of the first as any arm may."""
+    first = experiment.arms[0]
+    if first.name not in known:
+        return False
+    steps = {n: known[n].steps / experiment.arm(n).budget for n in (first.name, name)}
+    return steps[name] > 0.99 * MOST_STEPS * steps[first.name]
 
 
 def failed(names: Collection[str]) -> list[str]:
@@ -106,7 +115,10 @@ def _caveats(
 ) -> Iterator[str]:
     without = sum(item.low is None for item in found)
     if without and any(item.over == "seeds" for item in found):
-        yield f"Differences of arms with one seed in common, and so no interval: {without}."
+        yield (
+            f"Differences without an interval, of one seed in common or the same in every seed: "
+            f"{without}."
+        )
     elif without == len(found):
         yield "One seed of such a measure has no interval: nothing is claimed."
     if not claimed and without < len(found):
@@ -118,10 +130,10 @@ def _caveats(
                 f"seeds, so that of different trainings no smaller difference than "
                 f"{amount(margin)} is claimed, and none are called equal."
             )
-    if len(found) >= MANY and claimed:
+    if len(found) - without >= MANY and claimed:
         yield (
-            f"Of {len(found)} intervals of 95 %, each by itself, one or more may miss the truth by "
-            "chance."
+            f"Of {len(found) - without} intervals of 95 %, each by itself, one or more may miss "
+            f"the truth by chance."
         )
 
 

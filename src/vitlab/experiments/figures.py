@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from vitlab.drawn_text import literal
 from vitlab.experiments.conclusion import amount, points, sides
 from vitlab.experiments.findings import Findings
 from vitlab.experiments.result import Result
@@ -85,7 +86,7 @@ def _draw_series(found: Findings, series: dict[str, list[tuple[float, Summary]]]
             x,
             [100 * summary.mean for _, summary in places],
             yerr=[100 * (summary.deviation or 0.0) for _, summary in places],
-            label=name,
+            label=literal(name),
             color=CLASSES[number % len(CLASSES)],
             marker=MARKERS[number % len(MARKERS)],
             markersize=5,
@@ -101,7 +102,7 @@ def _draw_series(found: Findings, series: dict[str, list[tuple[float, Summary]]]
 
 def _dress_x(axes: Any, found: Findings, places: Sequence[float]) -> None:
     axis = found.experiment.axis
-    axes.set_xlabel(axis.title)
+    axes.set_xlabel(literal(axis.title))
     if not axis.log or not places or min(places) <= 0:
         return
     axes.set_xscale("log")
@@ -206,7 +207,7 @@ def _fewer(seeds: int, most: int) -> str:
 
 
 def _short(title: str) -> str:
-    return title if len(title) <= LONGEST else f"{title[: LONGEST - 1]}…"
+    return literal(title if len(title) <= LONGEST else f"{title[: LONGEST - 1]}…")
 
 
 def draw_gradients(found: Findings) -> Any:
@@ -272,7 +273,7 @@ def draw_cost(found: Findings) -> Any:
             if lines:
                 axes.plot(
                     *zip(*sorted(lines), strict=True),
-                    label=series if probe == "seconds" else None,
+                    label=literal(series) if probe == "seconds" else None,
                     color=CLASSES[number % len(CLASSES)],
                     marker=MARKERS[number % len(MARKERS)],
                     markersize=5,

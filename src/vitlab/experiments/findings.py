@@ -36,7 +36,8 @@ class Findings:
     @cached_property
     def differences(self) -> list[Difference]:
         """Of each arm to those it is against, with intervals."""
-        return differences(self.experiment, self.results)
+        failed = [name.rpartition(", seed ")[0] for name in self.failures]
+        return differences(self.experiment, self.results, failed)
 
     @cached_property
     def conclusion(self) -> list[str]:

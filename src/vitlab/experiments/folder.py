@@ -38,6 +38,8 @@ class Record:
     command: str
     precision: str = ""
     """In which all trainings compute, settled where the experiment was begun; empty: not yet."""
+    images: tuple[int, ...] = ()
+    """To learn from, of each class, as they were last seen; empty: not counted."""
     settled: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Every arm to the last field, those of earlier calls included."""
     starts: tuple[str, ...] = ()
@@ -100,6 +102,20 @@ def _common(then: Record, now: Record) -> dict[str, tuple[Any, Any]]:
         first = (then.experiment.arms[0].name, now.experiment.arms[0].name)
         fields["the first arm"] = first
     return fields
+
+
+def check_images(folder: Path, then: Record, images: Sequence[int]) -> None:
+    """Refuse data that has changed: what was learnt from more or fewer images is no pair."""
+    if then.images and then.images != tuple(images):
+        raise ConfigError(
+            f"{folder} holds an experiment with {sum(then.images):,} images to learn from; "
+            f"{then.data} now has {_counted(then.images, images)}; choose another --out"
+        )
+
+
+def _counted(then: Sequence[int], now: Sequence[int]) -> str:
+    same = sum(then) == sum(now)
+    return f"{sum(now):,}{', otherwise divided into classes' if same else ''}"
 
 
 def check_arms(

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vitlab.config import from_dict, to_dict
 from vitlab.data.datasets import DataSource
 from vitlab.errors import ConfigError
@@ -19,29 +17,28 @@ from vitlab.experiments.settled import (
     learning_model,
     usual,
 )
-from vitlab.experiments.spec import Arm, Experiment
+from vitlab.experiments.spec import MOST_STEPS, Arm, Experiment
 from vitlab.files import write_json
 from vitlab.models.cnn_config import ResNetConfig
-from vitlab.models.config import ViTConfig
-from vitlab.models.flops import cost
+from vitlab.models.config import ViTConfig, pair
 from vitlab.models.variants import ModelConfig
 from vitlab.recipes.pretrain import pretraining
 from vitlab.tasks.job import model_config
 from vitlab.tasks.run_folder import Plan
 from vitlab.tasks.train import decide
+from vitlab.train.compute import Meter
 from vitlab.train.config import TrainConfig
-from vitlab.train.learning import passes
-from vitlab.train.optim import optimizer_flops
+from vitlab.train.learning import prepare_learning, set_learning
+from vitlab.train.small_images import scaled, stages
 
-MOST_STEPS = 8
-"""Times the steps of the first training that a cheaper one takes for the same compute: beyond it,
-batches and bookkeeping would take longer than the network."""
 FEWEST = 10
 """Images of a class that a share of the data has at least: some of them are held out."""
 SMOKE: dict[str, Any] = {
     "budget": 2.0,
     "budget_in": "steps",
     "batch_size": 10,
+    "accumulate": 1,
+    "ghost_batches": 1,
     "evaluations": 1,
     "ema": 0.0,
     "checkpoint_every": 1000,
@@ -88,6 +85,8 @@ class Lab:
         if not self.smoke:
             return changes
         small = {} if arm.start else shrunk(model_config(self.plan(arm, changes)))
+        if changes.get("frozen_blocks"):
+            small["frozen_blocks"] = 1
         return {**changes, **small, **SMOKE}
 
     def _shared(self, arm: Arm) -> Mapping[str, Any]:
@@ -194,11 +193,22 @@ class Lab:
 
 
 def flops_per_step(settled: Settled) -> float:
-    """Of one update with whole images, as the log of a training counts them."""
+    """Of one update on average, as the log of a training counts them."""
     config, model = settled.train, learning_model(settled)
     assert config is not None
-    each = passes(config, head_alone=False) * cost(model).flops
-    return config.batch_size * each + optimizer_flops(model, config.optimizer)
+    prepare_learning(model, config)
+    meter, full = Meter(config), pair(settled.model.image_size)
+    flops, done = 0.0, 0.0
+    for size, share in stages(config):
+        shape = full if size is None else scaled(full, size)
+        batch = (config.batch_size, settled.model.channels, *shape)
+        first = min(max(config.head_first - done, 0.0), share)
+        for alone, part in ((True, first), (False, share - first)):
+            if part:
+                set_learning(model, config, 0 if alone else 1, 1)
+                flops += part * meter.flops(model, batch, head_alone=alone)
+        done += share
+    return flops
 
 
 def shrunk(config: ModelConfig) -> dict[str, Any]:
@@ -214,9 +224,3 @@ def shrunk(config: ModelConfig) -> dict[str, Any]:
     if isinstance(config, ResNetConfig):
         return {"model.width": 4, "model.layers": [1] * len(config.layers)}
     return {}
-
-
-def smallest_class(source: DataSource) -> int:
-    """Training images of the class that has fewest."""
-    labels = source.open_train().labels
-    return int(torch.bincount(labels, minlength=len(source.labels)).min())

@@ -9,28 +9,30 @@ from pathlib import Path
 
 from vitlab.data.datasets import DataSource, open_data
 from vitlab.errors import ConfigError, DataError, ExperimentStopped, Interrupted, VitlabError
-from vitlab.experiments.classes import halve
+from vitlab.experiments.classes import halve, images_of_classes
 from vitlab.experiments.findings import Findings
 from vitlab.experiments.folder import (
     Record,
     check_arms,
     check_folder,
+    check_images,
     exact_call,
     exact_command,
     working_in,
 )
-from vitlab.experiments.lab import Lab, smallest_class
+from vitlab.experiments.lab import Lab
 from vitlab.experiments.read import find
 from vitlab.experiments.result import Result, read_result
 from vitlab.experiments.spec import Arm, Experiment
 from vitlab.experiments.stop import StopNow, signals_raise
-from vitlab.experiments.training import complete
+from vitlab.experiments.training import complete, drop_checkpoints
 from vitlab.experiments.write import write, write_tables
 from vitlab.registry import DATASETS
 from vitlab.tasks.figures.style import check_matplotlib
 from vitlab.tasks.job import Watcher
+from vitlab.tasks.job_data import check_judged
 from vitlab.tasks.job_machine import best_device
-from vitlab.tasks.train import settings_for
+from vitlab.tasks.train import channels_of, settings_for
 from vitlab.train.precision import fast_precision
 
 Watching = Callable[[str], AbstractContextManager[Watcher]]
@@ -74,21 +76,23 @@ def experiment(
     then = check_folder(folder, record)
     precision = _precision(spec) if then is None or not then.precision else then.precision
     source = _open(record, download)
+    images = images_of_classes(source)
     lab = Lab(
         experiment=spec,
         folder=folder,
         data=record.data,
         source=source,
-        smallest_class=smallest_class(source),
+        smallest_class=min(images),
         minutes=record.minutes,
         smoke=smoke,
         precision=precision,
     )
     settled = lab.check()
     if then is not None:
+        check_images(folder, then, images)
         check_arms(folder, then, settled, lab.usual)
         settled = {**then.settled, **settled}
-    record = replace(record, precision=precision, settled=settled, starts=starts)
+    record = replace(record, precision=precision, images=images, settled=settled, starts=starts)
     with working_in(folder, record), signals_raise():
         return _Round(lab=lab, record=record, watching=watching).run()
 
@@ -137,13 +141,16 @@ def _precision(spec: Experiment) -> str:
 
 
 def _open(record: Record, download: bool) -> DataSource:
-    source = open_data(record.data, download=download)
+    spec = record.experiment
+    channels = channels_of(spec.changes)
+    source = open_data(record.data, download=download, channels=channels)
     if source.task != "single-label":
         raise DataError(f"{source.name} is {source.task} data; valid: one class for each image")
     if source.open_test is None:
         raise DataError(f"{source.name} has no test images; valid: data with train and test images")
-    few_shot = record.experiment.measure == "few-shot"
-    return halve(record.data, source) if few_shot else source
+    if settings_for(spec.recipe, spec.changes).judge_all:
+        check_judged(source)
+    return halve(record.data, source) if spec.measure == "few-shot" else source
 
 
 class _Round:
@@ -176,6 +183,7 @@ class _Round:
 
     def _complete(self, arm: Arm, seed: int) -> None:
         if self._result(arm, seed) is not None:
+            drop_checkpoints(self.lab.place(arm.name, seed))  # a kill may have left them
             return
         self._try(arm, seed)
         write_tables(self._findings())

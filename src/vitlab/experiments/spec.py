@@ -11,6 +11,9 @@ from vitlab.errors import ConfigError, UnknownName
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """An arm's name is a folder's."""
+MOST_STEPS = 8
+"""Times the steps of the first training that a cheaper one takes for the same compute: beyond it,
+batches and bookkeeping would take longer than the network."""
 RESERVED = {
     "seed": "the experiment counts the seeds; valid: its field seeds",
     "judged_on": "an experiment tells the accuracy of test images; leave it out",

@@ -5,12 +5,13 @@ so differences are taken seed by seed: Student's interval of their mean. Where n
 one seed, the interval is that of the images, a bootstrap over those that both judged; or, with few
 shots, Student's over the draws that both share. That tells nothing of other seeds, so a difference
 must then be larger than the margin to be claimed, and nothing is called equal, unless both arms are
-the same weights. One seed left of several has no interval.
+the same weights. One seed left of several has no interval, and neither have differences that are
+the same in every seed: so few images, or weights that no seed changes, tell nothing of the spread.
 """
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -125,8 +126,13 @@ def _summary(
     )
 
 
-def differences(experiment: Experiment, results: Sequence[Result]) -> list[Difference]:
-    """Of each arm to those it is against, of the best of each series, then of gains."""
+def differences(
+    experiment: Experiment, results: Sequence[Result], failed: Collection[str] = ()
+) -> list[Difference]:
+    """Of each arm to those it is against, of the best of each series, then of gains.
+
+    `failed` are the names of arms that were tried and have no result.
+    """
     by_arm = {
         arm.name: {r.seed: r for r in results if r.arm == arm.name and r.value is not None}
         for arm in experiment.arms
@@ -135,7 +141,7 @@ def differences(experiment: Experiment, results: Sequence[Result]) -> list[Diffe
     pairs: list[tuple[tuple[str, ...], bool]] = [
         ((arm.name, other), False) for arm in experiment.arms for other in arm.against
     ]
-    pairs += [(pair, True) for pair in _best_pairs(experiment, results)]
+    pairs += [(pair, True) for pair in _best_pairs(experiment, results, failed)]
     pairs += [((*gain.of, *gain.beside), False) for gain in experiment.gains]
     found = (
         difference(
@@ -155,7 +161,9 @@ def _weights(arm: Arm) -> str:
     return arm.start if arm.how == "test" and arm.positions == "resized" else arm.name
 
 
-def _best_pairs(experiment: Experiment, results: Sequence[Result]) -> list[tuple[str, str]]:
+def _best_pairs(
+    experiment: Experiment, results: Sequence[Result], failed: Collection[str]
+) -> list[tuple[str, str]]:
     """The best arm of each series and that of the one they are compared with."""
     if not experiment.choose:
         return []
@@ -167,7 +175,8 @@ def _best_pairs(experiment: Experiment, results: Sequence[Result]) -> list[tuple
     reached = max(((result.seed, place[result.arm]) for result in results), default=(0, 0))
     best = {}
     for series, arms in experiment.series.items():
-        if any((0, place[arm.name]) > reached for arm in arms):
+        waiting = [arm.name for arm in arms if (0, place[arm.name]) > reached]
+        if not set(waiting) <= set(failed):
             continue  # some have not had their turn yet
         known = {arm.name: held_out[arm.name] for arm in arms if arm.name in held_out}
         name = _best(known)
@@ -202,14 +211,17 @@ def difference(
 ) -> Difference | None:
     """Of an arm to another, by the seeds that all have; None where there are none.
 
+    Arms that were judged by different images, since these changed meanwhile, are not compared.
+
     Two more arms take their own difference off. `several`: some arm of the experiment has more
     than one seed, so that one alone claims nothing. `same_weights`: no seed would make a
     difference.
     """
     seeds = sorted(set.intersection(*(set(found) for found in arms.values())))
-    if not seeds:
-        return None
     rows = [[found[seed] for found in arms.values()] for seed in seeds]
+    rows = [row for row in rows if len({result.images for result in row}) == 1]
+    if not rows:
+        return None
     gaps = [_contrast([result.value or 0.0 for result in row]) for row in rows]
     over, bounds = _interval(rows, gaps, several)
     low, high = bounds or (None, None)
@@ -220,7 +232,7 @@ def difference(
         mean=statistics.fmean(gaps),
         low=low,
         high=high,
-        seeds=len(seeds),
+        seeds=len(rows),
         over=over,
         verdict=verdict(low, high, margin, one_seed=over != "seeds" and not same_weights),
         chosen=chosen,
@@ -238,11 +250,16 @@ def _interval(
 ) -> tuple[Over, tuple[float, float] | None]:
     """What it is about, and its bounds."""
     if several:
-        return "seeds", paired_interval(gaps) if len(gaps) > 1 else None
+        return "seeds", paired_interval(gaps) if _vary(gaps) else None
     (row,) = rows
     if any(result.draws for result in row):
         return "draws", draw_interval(row)
     return "images", image_interval(row)
+
+
+def _vary(gaps: Sequence[float]) -> bool:
+    """Whether seeds differ by more than the last digits of a number."""
+    return max(gaps) - min(gaps) > 1e-9
 
 
 def paired_interval(gaps: Sequence[float]) -> tuple[float, float]:

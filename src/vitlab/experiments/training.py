@@ -7,7 +7,7 @@ from pathlib import Path
 from vitlab.errors import ConfigError
 from vitlab.evaluate.classify import Evaluation
 from vitlab.experiments.beginnings import judge_at, start_at
-from vitlab.experiments.classes import LEARNT, OTHERS
+from vitlab.experiments.classes import LEARNT, OTHERS, SHOTS
 from vitlab.experiments.lab import Lab
 from vitlab.experiments.probes import probe
 from vitlab.experiments.result import Result, pack, read_result, write_result
@@ -23,8 +23,8 @@ from vitlab.tasks.train import train
 from vitlab.train.loop import RunFiles
 from vitlab.weights.bundle_files import WEIGHTS
 
-SHOTS, DRAWS, SMOKE_DRAWS = 5, 10, 2
-"""Images a class that a linear classifier gets, and how often they are drawn."""
+DRAWS, SMOKE_DRAWS = 10, 2
+"""How often the few images are drawn."""
 
 
 def complete(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:
@@ -36,8 +36,13 @@ def complete(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:
     learn = {"test": _test, "pretrain": _pretrain}.get(arm.how, _learn)
     result = learn(lab, arm, seed, watcher)
     write_result(place, result)
-    shutil.rmtree(place / "checkpoints", ignore_errors=True)
+    drop_checkpoints(place)
     return result
+
+
+def drop_checkpoints(place: Path) -> None:
+    """What has a result is not continued."""
+    shutil.rmtree(place / "checkpoints", ignore_errors=True)
 
 
 def _learn(lab: Lab, arm: Arm, seed: int, watcher: Watcher) -> Result:

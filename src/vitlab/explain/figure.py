@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitlab.drawn_text import literal
 from vitlab.errors import FileError, InputError, MissingExtra
 from vitlab.explain.explanation import Array, Explanation, caption
 from vitlab.explain.limits import LONGEST, MOST
@@ -221,7 +222,7 @@ def _explain_colours(figure: Any, axes: Any, part: float) -> None:
 def _write_caption(figure: Any, found: Sequence[Explanation], letters: int) -> None:
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
     figure.supxlabel(
-        textwrap.fill(caption(found), letters), x=0.02, ha="left", fontsize=9, color=INK
+        literal(textwrap.fill(caption(found), letters)), x=0.02, ha="left", fontsize=9, color=INK
     )
 
 
@@ -237,7 +238,7 @@ def _small(picture: Image.Image) -> NDArray[np.uint8]:
 
 
 def _short(text: str, letters: int = 40) -> str:
-    return text if len(text) <= letters else f"{text[: letters - 1]}…"
+    return literal(text if len(text) <= letters else f"{text[: letters - 1]}…")
 
 
 def new_figure() -> Any:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitlab.drawn_text import literal
 from vitlab.explain.figure import INK, SOFT, new_figure, save
 from vitlab.tasks.faithfulness import RANDOM, Area, Faithfulness
 
@@ -37,7 +38,7 @@ def plot(found: Faithfulness) -> "Figure":
     _dress(right, "insertion: a high curve is a true map", "patches given back, %", "lower right")
     left.set_ylabel("mean probability of the predicted class", color=INK)
     note = f"{Path(found.model).name}, {found.images:,} images; removed patches: {found.removed}"
-    figure.suptitle(note, fontsize=10, color=SOFT)
+    figure.suptitle(literal(note), fontsize=10, color=SOFT)
     return figure
 
 

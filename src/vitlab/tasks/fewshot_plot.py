@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from vitlab.drawn_text import literal
 from vitlab.errors import FileError, MissingExtra
 from vitlab.files import check_parent, replacing
 from vitlab.tasks.fewshot import FewShot
@@ -66,7 +67,8 @@ def _dress(axes: Any, found: FewShot, shots: list[int]) -> None:
     axes.set_xlim(-0.4, len(shots) - 0.6)
     axes.set_xlabel("labelled images of each class", color=INK)
     axes.set_ylabel("test accuracy, %", color=INK)
-    axes.set_title(f"{Path(found.model).stem} on {found.data}, frozen features", color=INK)
+    title = f"{Path(found.model).stem} on {found.data}, frozen features"
+    axes.set_title(literal(title), color=INK)
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

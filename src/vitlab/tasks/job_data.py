@@ -22,14 +22,19 @@ def open_images(
 
     Those of a resumed run must be the same files as in the survey that is known of them.
     """
-    strict = config.judge_all and config.judged_on == "test"
-    if known is None and strict and source.unjudged is not None:
+    if known is None and config.judge_all and config.judged_on == "test":
+        check_judged(source)
+    images = _open_train(source, config.max_broken, known)
+    return divided(images, config)
+
+
+def check_judged(source: DataSource) -> None:
+    """Refuse classes to learn that the test images have none of."""
+    if source.unjudged is not None:
         raise DataError(
             f"{source.unjudged}: nothing would tell whether that was learnt; "
             "valid: the same classes in both, or --set judge_all=false"
         )
-    images = _open_train(source, config.max_broken, known)
-    return divided(images, config)
 
 
 def divided(images: ImageSet, config: TrainConfig) -> tuple[ImageSet, ImageSet | None]:

@@ -88,7 +88,7 @@ def open_new(
     if data is None or not os.fspath(data):
         raise ConfigError("no data; pass --data NAME, FOLDER or CSV (vitlab data list shows names)")
     opener = open_data if labelled else open_unlabelled
-    source = opener(os.fspath(data), download=download, channels=_channels(changes))
+    source = opener(os.fspath(data), download=download, channels=channels_of(changes))
     return _name_of(data), source
 
 
@@ -111,7 +111,7 @@ def split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     return of_run, of_model
 
 
-def _channels(changes: Mapping[str, Any]) -> int | None:
+def channels_of(changes: Mapping[str, Any]) -> int | None:
     """How many channels images are to be read with, where somebody says it."""
     found = changes.get("model.channels")
     return parse(ViTConfig, "channels", found) if isinstance(found, str) else found

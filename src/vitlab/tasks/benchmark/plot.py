@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from vitlab.drawn_text import literal
 from vitlab.tasks.benchmark.content import Accuracy, Benchmark, Cell, Entry
 from vitlab.tasks.figures.style import (
     CLASSES,
@@ -50,7 +51,7 @@ def _draw_cell(axes: Any, cell: Cell) -> None:
             color=QUIET,
         )
     axes.axvline(1.0, color=FAINT, linewidth=1.2, zorder=0)
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [literal(name) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.margins(x=0.08)
     axes.grid(axis="x", color=FAINT, linewidth=0.6)
@@ -105,7 +106,9 @@ def _draw_curve(axes: Any, cell: Cell, points: dict[Entry, Accuracy], number: in
         markersize=5,
         elinewidth=0.9,
         capsize=2,
-        label=f"{first.model} {first.runs}, {base.accuracy:.1%} with R={base.merge_tokens}",
+        label=literal(
+            f"{first.model} {first.runs}, {base.accuracy:.1%} with R={base.merge_tokens}"
+        ),
     )
     for entry, speed, height in zip(points, speeds, heights, strict=True):
         axes.annotate(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from vitlab import imagenet
+from vitlab.drawn_text import literal
 from vitlab.explain.tsne import tsne
 from vitlab.tasks.figures.figure import Figure, Seen, array, counted, plain
 from vitlab.tasks.figures.style import CLASSES, FAINT, MARKERS, new_figure
@@ -65,7 +66,7 @@ def draw(figure: Figure) -> Any:
             marker=MARKERS[number % len(MARKERS)],
             linewidths=0.4,
             edgecolors="white",
-            label=name if len(name) < 24 else f"{name[:22]}…",
+            label=literal(name if len(name) < 24 else f"{name[:22]}…"),
         )
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_xticks([])
