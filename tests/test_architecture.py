@@ -36,7 +36,7 @@ ROWS = (
     ("bands", "contest"),
     (
         *("config", "registry", "files", "image_file", "home", "checksum", "lock", "imagenet"),
-        *("kinds", "memory"),
+        *("kinds", "memory", "drawn_text"),
     ),
     ("control_groups",),
     ("errors",),

@@ -68,6 +68,25 @@ def test_arrays_have_their_channels_first_or_last(tmp_path: Path) -> None:
     assert array_bands(tmp_path / "first.npy") == (C, False)
 
 
+@pytest.mark.parametrize(
+    ("shape", "channels"),
+    [
+        *(((25, 25, 200), 200), ((200, 9, 9), 200), ((5, 5, 5), 5), ((3, 3, 32), 32)),
+        *(((7, 11, 5), 5), ((5, 7, 11), 5)),
+    ],
+)
+def test_squares_tell_the_bands(tmp_path: Path, shape: tuple[int, ...], channels: int) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(shape, np.uint8))
+    assert array_bands(tmp_path / "x.npy").channels == channels
+
+
+@pytest.mark.parametrize("shape", [(25, 20, 200), (200, 9, 11), (5, 7, 5)])
+def test_what_may_be_bands_or_a_side_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(shape, np.uint8))
+    with pytest.raises(InputError, match="of which nothing tells the bands; valid"):
+        read_array(tmp_path / "x.npy")
+
+
 def test_an_array_that_holds_objects_is_never_unpickled(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(InputError, match="not a readable image"):

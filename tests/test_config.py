@@ -173,3 +173,17 @@ def test_a_mistake_in_an_override_is_named(key: str, text: str, message: str) ->
     with pytest.raises(ConfigError) as caught:
         override(RUN, {key: text})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("crob.size", "unknown key 'crob.size' of Run; did you mean crop?"),
+        ("crop.sizes", "unknown key 'crop.sizes' of Crop; did you mean size?"),
+        ("steps.more", "unknown key 'steps.more'; 'steps' is int and has no keys"),
+    ],
+)
+def test_a_mistake_is_named_whatever_the_value(key: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        override(RUN, {key: 3})
+    assert message in str(caught.value)

@@ -62,7 +62,20 @@ def _channels_last(array: Pixels, path: str | os.PathLike[str]) -> Pixels:
             f"{os.fspath(path)}: an array of shape {array.shape}; "
             "valid: [H, W], [H, W, C] or [C, H, W]"
         )
-    return np.moveaxis(array, 0, 2) if array.shape[0] < array.shape[2] else array
+    return np.moveaxis(array, 0, 2) if _bands_first(array.shape, path) else array
+
+
+def _bands_first(shape: tuple[int, ...], path: str | os.PathLike[str]) -> bool:
+    """Whether an array is [C, H, W]: its images are squares, or have fewer bands than pixels."""
+    first, middle, last = shape
+    if first == middle or middle == last:
+        return first != middle
+    if middle <= min(first, last) or first == last:
+        raise InputError(
+            f"{os.fspath(path)}: an array of shape {shape}, of which nothing tells the bands; "
+            "valid: [H, W, C] or [C, H, W] of square images, or with C below H and W"
+        )
+    return first < last
 
 
 def tiff_bands(path: str | os.PathLike[str]) -> Bands:

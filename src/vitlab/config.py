@@ -40,7 +40,9 @@ def override(config: T, changes: Mapping[str, Any]) -> T:
         group = data
         new = parse(type(config), key, value) if isinstance(value, str) else value
         *parents, last = key.split(".")
+        inner: type[Any] = type(config)
         for parent in parents:
+            inner = _nested(_hint(inner, parent, key), parent, key)
             group[parent] = group = group[parent] or {}
         group[last] = _plain(new)
     return from_dict(type(config), data)

@@ -15,6 +15,16 @@ def contestant(name: str, factory: str, **arguments: float) -> Contestant:
     return Contestant(name=name, factory=f"contest.contestants:{factory}", arguments=arguments)
 
 
+def test_what_lies_in_the_working_folder_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "random.py").write_text("raise RuntimeError('of somebody else')")
+    names = [contestant(name, "sleeper", milliseconds=1) for name in ("one", "two")]
+    rounds, _ = compete(names, rounds=1, threads=1, paths=[TESTS], seconds=0.01)
+    assert len(rounds) == 1
+
+
 def test_a_race_whose_winner_is_known() -> None:
     seen: dict[str, float] = {}
     steps: list[tuple[int, int]] = []

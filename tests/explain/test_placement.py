@@ -181,3 +181,13 @@ def test_the_box_is_what_the_crop_keeps() -> None:
     assert preprocessing.view((512, 1024)).box == (32.0, 288.0, 480.0, 736.0)
     squeezed = replace(preprocessing, keep_aspect=False, crop=1.0)
     assert squeezed.view((300, 500)).box == (0.0, 0.0, 300.0, 500.0)
+
+
+@pytest.mark.parametrize("step", [2.0, 4.0])
+def test_pixels_between_two_cells_are_shared_out_evenly(step: float) -> None:
+    side = int(step) * 5
+    axis = Axis(start=0.5, step=step)
+    values = torch.eye(side)[:, None].expand(side, 1, side)
+    found = cell_means(values, (Axis(start=0.5, step=1.0), axis), (1, 5))
+    counts = (found[:, 0] > 0).sum(dim=0)
+    assert counts[1:-1].tolist() == [int(step)] * 3

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from torch import nn
 
 import vitlab
 from export.exported import expected, made, random_pixels, run_alone
@@ -158,6 +159,12 @@ def test_a_missing_number_is_no_agreement() -> None:
         ({"image_size": 33}, VitlabError, "image_size 33: height is not a multiple of patch_size"),
         ({"model": create_model("cnn_tutorial"), "image_size": 64}, InputError, "no Vision Tra"),
         ({"model": "vit_tset"}, UnknownName, "unknown model or file 'vit_tset'"),
+        ({"model": nn.Linear(2, 3)}, ConfigError, "Linear has no config that gives the size"),
+        (
+            {"compact": True, "format": "torch-export", "output": "a.pt2"},
+            ConfigError,
+            "compact and format torch-export; valid: ONNX files alone",
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(

@@ -1,6 +1,7 @@
 """`vitlab benchmark`: what is compared, what is refused, and what the figures mean."""
 
 import json
+import math
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -220,6 +221,8 @@ def test_labels_are_compared_where_32_bits_tell_them() -> None:
         ({"batches": (8, 8)}, "batches 8, 8: one of them comes twice"),
         ({"models": ()}, "no models"),
         ({"rounds": 0}, "rounds 0"),
+        ({"seconds": math.nan}, "of nan seconds; valid: at least 1, above 0"),
+        ({"seconds": math.inf}, "of inf seconds"),
         ({"engines": ("auto",), "merge_tokens": (0, 8)}, "merge_tokens 8 needs the engine torch"),
         (
             {"engines": ("torch", "auto"), "merge_tokens": (8,)},

@@ -23,6 +23,7 @@ from vitlab.explain.positions import cosine_maps, position_tables
 from vitlab.explain.principal import principal_components
 from vitlab.inference.classifier import Classifier
 from vitlab.models.config import pair
+from vitlab.models.merging import merging
 from vitlab.tasks.figures.feature_pca import as_rgb, spread
 from vitlab.tasks.figures.job import figures
 from vitlab.tasks.figures.positions import mosaic
@@ -55,6 +56,15 @@ def prepared(looked_at: Classifier, folder: Path) -> torch.Tensor:
     files = sorted(folder.rglob("*.png"))
     pixels = np.stack([looked_at.preprocessing.apply(path) for path in files])
     return torch.from_numpy(pixels)
+
+
+def test_a_model_that_merges_tokens_is_drawn_as_what_it_is(folder: Path) -> None:
+    plain = classifier("registers")
+    merged = Classifier(merging(plain.model, 2), plain.source)
+    wanted, found = (figures(one, data=folder, images=50) for one in (plain, merged))
+    assert found.lacking == {}
+    assert found["filters"] == wanted["filters"]
+    assert found["positions"] == wanted["positions"]
 
 
 def test_the_numbers_are_those_of_the_definitions(folder: Path) -> None:

@@ -20,6 +20,11 @@ from vitlab.errors import InputError
 
 PACKAGE = Path(__file__).resolve().parents[2]
 """Where this package is imported from, also by contestants."""
+START = (
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "import runpy; runpy.run_module('vitlab.contest.process', run_name='__main__')"
+)
+"""Python's own way to run a module would import whatever lies in the working directory."""
 
 
 class ContestantFailed(RuntimeError):
@@ -66,8 +71,8 @@ class Process:
         self._popen = subprocess.Popen(
             [
                 sys.executable,
-                "-m",
-                "vitlab.contest.process",
+                "-c",
+                START,
                 contestant.factory,
                 json.dumps(dict(contestant.arguments)),
             ],
@@ -174,5 +179,5 @@ def _environment(threads: int, searched: Sequence[Path]) -> dict[str, str]:
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
-        "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [*paths, os.environ.get("PYTHONPATH")])),
     }

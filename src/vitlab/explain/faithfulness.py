@@ -79,7 +79,7 @@ class Perturbation:
     ) -> NDArray[np.float64]:
         parts = [believe(part) for part in images.split(self.batch_size)]
         chosen = torch.cat(parts).gather(1, target[:, None])[:, 0]
-        return chosen.double().cpu().numpy()
+        return chosen.cpu().double().numpy()
 
 
 def area(shares: NDArray[np.float64], curves: NDArray[np.float64]) -> NDArray[np.float64]:

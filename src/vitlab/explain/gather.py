@@ -103,4 +103,4 @@ def stacked(parts: dict[int, list[Tensor]]) -> Float[Tensor, "L n D"]:
 
 
 def _mean_patch(tokens: Float[Tensor, "B N D"], prefix: int) -> Float[Tensor, "B D"]:
-    return tokens[:, prefix:].mean(dim=1).double().cpu()
+    return tokens[:, prefix:].mean(dim=1).cpu().double()

@@ -115,6 +115,8 @@ def cell_means(
 
 def _shares(axis: Axis, side: int, cells: int) -> Float[Tensor, "cells side"]:
     """What part each pixel has in the mean of a cell."""
-    nearest = ((torch.arange(side) + 0.5 - axis.start) / axis.step).round().clamp(0, cells - 1)
+    # Halfway between two cells is the second's, each time: cells then have as many pixels.
+    nearest = ((torch.arange(side) + 0.5 - axis.start) / axis.step + 0.5).floor()
+    nearest = nearest.clamp(0, cells - 1)
     shares = (nearest[None] == torch.arange(cells)[:, None]).double()
     return shares / shares.sum(dim=1, keepdim=True)

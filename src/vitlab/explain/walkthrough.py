@@ -152,6 +152,7 @@ def walk_through(
         last = attention.heads - 1
         raise InputError(f"head {head} does not exist; valid: {-attention.heads} to {last}")
     visits: list[Visit] = []
+    image = image.to(next(model.parameters()).device)
     with torch.inference_mode(), visiting(model, visits.append), _added(model) as added:
         model.features(image[None])
     visit = visits[number]
@@ -292,7 +293,7 @@ def _one_head(
         asked, offered = turned
     scale = q.shape[1] ** -0.5
     if attention.temperature is not None:
-        scale = float(attention.temperature[number].double().exp())
+        scale = float(attention.temperature[number].cpu().double().exp())
     products = asked @ offered.T
     offsets = _offset_scores(attention, asked, number, scale, grid)
     scores = products * scale if offsets is None else products * scale + offsets

@@ -86,7 +86,8 @@ class ViTConfig:
     norm_at: Literal["tokens", "pooled"] = "tokens"
     """The last LayerNorm comes before pooling (the paper) or after it (timm's fc_norm)."""
     norm_bias: bool = True
-    """False: no LayerNorm of the blocks, nor the last, has a bias (ViT-22B, arXiv:2302.05442)."""
+    """False: no LayerNorm of the blocks but those of queries and keys, nor the last, has a bias
+    (ViT-22B, arXiv:2302.05442)."""
     attention: str = "full"
     """`full lsa sliding axial sparse` or a registered name."""
     window_size: int = 7
@@ -110,7 +111,8 @@ class ViTConfig:
     dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.0
-    """Stochastic depth: probability at the last block, growing linearly from 0 at the first."""
+    """Stochastic depth: probability at the last block, growing linearly from 0 at the first, and so
+    none of a single one."""
 
     def __post_init__(self) -> None:
         _check_numbers(self)

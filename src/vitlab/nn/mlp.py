@@ -36,13 +36,14 @@ class Mlp(nn.Module):
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         x = self.fc1(x)  # [B, N, F]
+        # In place: the widest tensor of the model is not needed again, unless a hook kept it.
+        inplace = not torch.is_grad_enabled() and not self.fc1._forward_hooks
         if self.squared:
-            x = F.relu(x, inplace=not torch.is_grad_enabled()).square()
-        elif torch.is_grad_enabled():
-            x = F.gelu(x, approximate=self.approximate)
-        else:
-            # In place: the widest tensor of the model is not needed again.
+            x = F.relu(x, inplace=inplace).square()
+        elif inplace:
             torch.ops.aten.gelu_(x, approximate=self.approximate)
+        else:
+            x = F.gelu(x, approximate=self.approximate)
         if not self.training:
             return self.fc2(x)
         return self.dropout(self.fc2(self.dropout(x)))

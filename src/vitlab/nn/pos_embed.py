@@ -158,7 +158,9 @@ def angles(
     lines: Sequence[Float[Tensor, "*P"]], head_width: int, theta: float
 ) -> Float[Tensor, "*P K2"]:
     """How far each pair of a head's numbers is turned, half of them by columns, half by rows."""
-    steps = torch.arange(head_width // 4, dtype=torch.float64, device=lines[0].device)
+    device = lines[0].device
+    exact = torch.float32 if device.type == "mps" else torch.float64  # which Apple's GPUs lack
+    steps = torch.arange(head_width // 4, dtype=exact, device=device)
     speeds = theta ** -(steps / (head_width // 4))
     return torch.cat([line[..., None] * speeds for line in lines], dim=-1)
 

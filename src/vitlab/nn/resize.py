@@ -18,8 +18,8 @@ def resize_grid(
     if (table.shape[0], table.shape[1]) == grid:
         return table
     if method == "zoom":
-        columns = _linear(table.double(), grid[0]).transpose(0, 1)  # [w, h2, D]
-        return _linear(columns, grid[1]).transpose(0, 1).to(table.dtype)
+        columns = _linear(_double(table), grid[0]).transpose(0, 1)  # [w, h2, D]
+        return _linear(columns, grid[1]).transpose(0, 1).to(table)
     return _bicubic(table, grid)
 
 
@@ -29,7 +29,12 @@ def resize_offsets(table: Float[Tensor, "O K"], length: int) -> Float[Tensor, "O
         return table
     if length == 1:
         return table[len(table) // 2][None]  # offset zero
-    return _linear(table.double(), 2 * length - 1).to(table.dtype)
+    return _linear(_double(table), 2 * length - 1).to(table)
+
+
+def _double(table: Tensor) -> Tensor:
+    """In float64, which Apple's GPUs do not have."""
+    return (table.cpu() if table.device.type == "mps" else table).double()
 
 
 def _bicubic(table: Float[Tensor, "h w D"], grid: tuple[int, int]) -> Float[Tensor, "h2 w2 D"]:

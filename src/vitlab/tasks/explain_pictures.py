@@ -28,6 +28,8 @@ def choose(
     """The pictures, or `count` of them drawn by chance, in their order."""
     if count < 1:
         raise InputError(f"images {count}; valid: at least 1")
+    if seed < 0:
+        raise InputError(f"seed {seed}; valid: 0 or more")
     if not specs:
         raise InputError("no images named; valid: image files, folders, patterns, a dataset")
     places = [place for spec in specs for place in _places(os.fspath(spec), download)]

@@ -90,6 +90,8 @@ def export(
     check_output(path, format, force)
     kind = _quantized(quantize, format, calibrated=calibrate is not None)
     _check_needs(format)
+    if compact and format != "onnx":
+        raise ConfigError(f"compact and format {format}; valid: ONNX files alone are made so")
     found = open_exportable(
         model,
         image_size=image_size,
@@ -139,7 +141,8 @@ def _write(
     if format != "onnx":
         WRITERS[format](program, path, metadata)
         return
-    half: Half | None = "exact" if compact else None
+    # Weights of 16 bits are no constants, which int8 is made of.
+    half: Half | None = "exact" if compact and facts.quantize != "int8" else None
     write_onnx(program, path, metadata, half="all" if facts.quantize == "fp16" else half)
     if facts.quantize == "int8":
         write_int8(path, metadata, images)

@@ -16,6 +16,7 @@ from vitlab.export.resized import at_size
 from vitlab.inference.batch_size import check_weights
 from vitlab.inference.classifier import Classifier
 from vitlab.models.config import Size, pair
+from vitlab.models.flops import image_shape
 from vitlab.models.memory import largest_output, peak_bytes, weight_bytes
 from vitlab.models.merging import merged_tokens, merging, unmerged
 from vitlab.preprocessing import Preprocessing
@@ -107,6 +108,7 @@ def open_exportable(
 
 def _classifier(model: nn.Module) -> Classifier:
     """A copy of a model with what it says of its weights, or with what is assumed of them."""
+    image_shape(model)  # or it is no model of ours
     source = getattr(model, "source", None)
     assumed = assumed_source("model", model.config, "mean and std 0.5")
     return Classifier(_copied(model), source or assumed)

@@ -1,5 +1,6 @@
 """What a benchmark is asked to measure."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class Plan:
             numbers = getattr(self, name)
             if not numbers or min(numbers) < least:
                 raise InputError(f"{name} {list(numbers)}; valid: numbers from {least} on")
-        if self.rounds < 1 or self.seconds <= 0:
+        if self.rounds < 1 or not 0 < self.seconds < math.inf:
             raise InputError(
                 f"rounds {self.rounds} of {self.seconds} seconds; valid: at least 1, above 0"
             )

@@ -11,6 +11,7 @@ import torch
 from vitlab.errors import Lacks
 from vitlab.explain.gather import Gathered, Gatherer, batch_size_for
 from vitlab.inference.classifier import Classifier
+from vitlab.models.merging import unmerged
 from vitlab.tasks.any_model import AnyModel, open_any
 from vitlab.tasks.figures.feature_pca import spread
 from vitlab.tasks.figures.figure import Figure, Seen, Watch
@@ -69,7 +70,7 @@ def figures(
     lacking: dict[str, str] = {}
     for name in names:
         try:
-            FIGURES[name].check(opened.classifier.model)
+            FIGURES[name].check(unmerged(opened.classifier.model)[0])
         except Lacks as error:
             lacking[name] = str(error)
     _require_some(names, lacking)
@@ -110,7 +111,7 @@ def _look(
     watch: Watch | None,
 ) -> tuple[Seen, dict[str, str]]:
     """Run the model over the images, if any figure needs that."""
-    model, gathered = opened.classifier.model, Gathered()
+    model, gathered = unmerged(opened.classifier.model)[0], Gathered()
     needs = frozenset().union(*(FIGURES[name].needs for name in names if name not in lacking))
     if not needs:
         seen = Seen(
@@ -126,14 +127,17 @@ def _look(
         pooled="pooled" in needs,
         pictures=spread(drawn.total) if "pictures" in needs else frozenset(),
     )
-    device = best_device()
-    model.to(device)
+    device, before = best_device(), next(model.parameters()).device
     batches = drawn.batches(preprocessing, batch_size=batch_size_for(model), device=device)
-    with torch.inference_mode():
-        for batch in batches:
-            gatherer.see(batch, gathered)
-            if watch is not None:
-                watch("images", len(drawn.names) + len(drawn.broken), drawn.total)
+    try:
+        model.to(device)
+        with torch.inference_mode():
+            for batch in batches:
+                gatherer.see(batch, gathered)
+                if watch is not None:
+                    watch("images", len(drawn.names) + len(drawn.broken), drawn.total)
+    finally:
+        model.to(before)  # somebody else may use it
     seen = Seen(
         model=model,
         name=opened.name,
