@@ -68,7 +68,7 @@ CNN_VS_VIT = Experiment(
         ),
         _tenth(
             "vit-regularised",
-            "ViT, a tenth, dropout",
+            "ViT, a tenth, dropout and stochastic depth",
             {**SMALL_VIT, "model.dropout": 0.1, "model.drop_path": 0.1},
             against=("vit-tenth",),
         ),

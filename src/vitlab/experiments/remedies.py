@@ -51,6 +51,6 @@ SMALL_DATA = Experiment(
             Arm(name=name, title=title, changes=changes, share=0.2, against=("plain",))
             for name, (title, changes) in _REMEDIES.items()
         ),
-        Arm(name="all", title="all but SPT", changes=_ALL, share=0.2, against=("plain",)),
+        Arm(name="all", title="all but SPT", changes=_ALL, share=0.2, against=("plain", "conv")),
     ),
 )

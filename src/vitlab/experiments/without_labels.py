@@ -91,7 +91,7 @@ PRETRAINING = Experiment(
             "mae",
             "after a masked autoencoder",
             "pixels",
-            against=("scratch", "supervised"),
+            against=("scratch", "masked-patch", "supervised"),
         ),
         _tuned("supervised", "after all labels", "labels", against=("scratch",)),
         _tuned(

@@ -42,7 +42,7 @@ CAPTIONS = {
     "masked-patch": (
         "Grey patches have the mask's embedding, others that of another patch, and some are kept. "
         "In the rows below, every corrupted patch has the mean colour that the model tells, or "
-        "the true one, of 512 colours."
+        "the true one, each channel in eight steps."
     ),
 }
 
