@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from vitlab.errors import ConfigError
 from vitlab.inference.classifier import load
 from vitlab.models.config import Size, ViTConfig
 from vitlab.models.vit import VisionTransformer
+from vitlab.nn.init import init_zero
 from vitlab.nn.stem import ConvEmbed
 from vitlab.preprocessing import Preprocessing
 from vitlab.train.config import TrainConfig
@@ -61,8 +62,25 @@ def open_weights_for(
 ) -> VisionTransformer:
     """The model with a head for the data's classes; `changes` are further fields of its config."""
     wanted = fields_for(source, image_size=image_size, changes=changes)
-    model = load_weights(_place(weights), **_classes(source, new_head), **wanted)
+    model = _loaded(weights, source, new_head, wanted)
     model.source = _with_statistics(model.source, source)
+    return model
+
+
+def _loaded(
+    weights: str, source: DataSource, new_head: bool, fields: dict[str, Any]
+) -> VisionTransformer:
+    """The model with a head for the data's classes; what the weights know of any of them is kept.
+
+    Classes are known by name, labels where all are the same; values never, since what is learnt of
+    them is standardised. A head that happens to be as large knows something else.
+    """
+    if not new_head and source.task == "single-label":
+        return load_weights(_place(weights), keep_classes=source.labels, **fields)
+    model = load_weights(_place(weights), classes=len(source.labels), **fields)
+    known = (model.source.task, model.source.labels)
+    if new_head or source.task == "regression" or known != (source.task, source.labels):
+        init_zero(cast(nn.Linear, model.head))
     return model
 
 
@@ -94,7 +112,7 @@ def _with_statistics(known: WeightSource, source: DataSource) -> WeightSource:
 def reopen(start: Start, model: dict[str, Any], source: DataSource) -> VisionTransformer:
     """The model that a run begins with, as its plan describes it."""
     fields = {key: _size(model[key]) for key in ADAPTED if key != "classes"}
-    return load_weights(_place(start.weights), **_classes(source, start.new_head), **fields)
+    return _loaded(start.weights, source, start.new_head, fields)
 
 
 def check_whitening(model: nn.Module, config: TrainConfig, start: Start | None) -> None:
@@ -171,13 +189,6 @@ def open_teacher(
         prepared_with=(prepared.mean, prepared.std),
         classes=torch.tensor([classifier.labels.index(label) for label in source.labels]),
     )
-
-
-def _classes(source: DataSource, new_head: bool) -> dict[str, Any]:
-    """A head for the data's classes; what the weights know of any of them by name is kept."""
-    if new_head or source.task != "single-label":
-        return {"classes": len(source.labels)}
-    return {"keep_classes": source.labels}
 
 
 def _place(weights: str) -> str | Path:
