@@ -19,6 +19,7 @@ from vitlab.tasks.evaluate import evaluate
 from vitlab.tasks.job_data import open_images, survey_of
 from vitlab.tasks.run_folder import Plan, write_plan, write_survey
 from vitlab.train.config import TrainConfig
+from vitlab.weights.bundle import save_bundle
 from vitlab.weights.source import WeightSource
 
 LABELS = ("blue", "green", "red")
@@ -134,6 +135,23 @@ def test_the_hold_out_of_a_run_is_its_own(
     write_plan(tmp_path / "run", plan(hold_out=0.0))
     mistake = command("evaluate", bundle, "--data", folder, "--split", "validation").mistake
     assert "held no images out" in mistake
+
+
+def test_without_its_run_nobody_knows_what_was_held_out(
+    command: Command, model: VisionTransformer, folder: Path, tmp_path: Path
+) -> None:
+    save_bundle(
+        tmp_path / "b",
+        model,
+        preprocessing=model.source.require_preprocessing(),
+        labels=LABELS,
+        metrics={},
+        provenance={"data": os.fspath(folder)},
+    )
+    asked = ("evaluate", tmp_path / "b", "--data", folder)
+    for more in (("--split", "validation"), ("--temperature",)):
+        assert "and its run, which tells what was held out" in command(*asked, *more).mistake
+    assert command(*asked).code == 0
 
 
 def test_the_hold_out_of_a_part_is_of_that_part(

@@ -1,6 +1,7 @@
 """Every file looked at once: what is found, kept, and recalled."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,22 @@ def test_beyond_the_limit_nothing_is_decoded(
     (tmp_path / "bad.jpg").write_bytes(b"")
     found = surveyed(with_more(folder_of(tmp_path, 5), tmp_path / "bad.jpg"))
     assert len(found) == 6
+
+
+def test_neither_order_nor_labels_may_change(tmp_path: Path) -> None:
+    """Images are held out by their places and labels."""
+    paths = tuple(tmp_path / f"{number}.png" for number in range(5))
+    for number, path in enumerate(paths):
+        picture(number).save(path)
+    labels = torch.tensor([0, 1, 0, 1, 1])
+    known = surveyed(FileSet(paths=paths, labels=labels)).survey
+    assert known is not None
+    others = (
+        FileSet(paths=paths[::-1], labels=labels.flip(0)),
+        FileSet(paths=paths, labels=torch.tensor([1, 1, 0, 1, 1])),
+    )
+    for changed in others:
+        with recalling(known), pytest.raises(DataError, match="another order or with other labels"):
+            surveyed(changed)
+        with recalling(replace(known, order="")):  # as older runs have it
+            surveyed(changed)

@@ -130,7 +130,7 @@ def test_what_is_told_is_what_is_done() -> None:
     )
     config = recipes.finetuning(found)
     told = recipes.reasons(config, found)
-    assert told[1] == "batches of 32; 40 epochs, 875 updates"
+    assert told[1] == "batches of 32; 40 epochs, about 788 updates"
     assert (
         told[2] == "2 M parameters: rate 0.0005 for the head, 0.75 times that for each layer below"
     )
@@ -271,7 +271,7 @@ def test_the_rate_is_found_and_drawn(weights: Path, folder: Path, tmp_path: Path
     notes: list[str] = []
     watcher = Watcher(note=notes.append)
     muon = {"optimizer.name": "muon", "optimizer.muon_lr": 0.03}
-    run = tune(weights, folder, tmp_path / "run", changes=muon, find_rate=True, watcher=watcher)
+    run = tune(weights, folder, tmp_path / "run", changes=muon, find_lr=True, watcher=watcher)
     usual = tune(weights, folder, tmp_path / "usual", changes=muon)
     found, given = (
         json.loads((place / "config.json").read_text())["train"]["optimizer"]
@@ -282,6 +282,27 @@ def test_the_rate_is_found_and_drawn(weights: Path, folder: Path, tmp_path: Path
     assert found["muon_lr"] == pytest.approx(0.03 * found["lr"] / given["lr"])  # in proportion
     with Image.open(run.folder / "find-lr.png") as picture:
         assert picture.width > 500
+
+
+def test_without_held_out_images_nobody_is_patient(
+    weights: Path, folder: Path, tmp_path: Path
+) -> None:
+    run = tune(weights, folder, tmp_path / "run", changes={"hold_out": "0"})
+    plan = json.loads((run.folder / "config.json").read_text())["train"]
+    assert (plan["hold_out"], plan["patience"]) == (0.0, 0)
+    with pytest.raises(ConfigError, match="patience needs hold_out"):
+        tune(weights, folder, tmp_path / "no", changes={"hold_out": 0.0, "patience": 3})
+
+
+def test_a_licence_is_handed_on(folder: Path, tmp_path: Path) -> None:
+    few = {"model": "vit_test", "budget": 2.0, "budget_in": "steps", "batch_size": 10}
+    out = tmp_path / "first"
+    run = train(data=folder, out=out, changes=few, licence="CC-BY-NC-4.0")
+    assert load(run.folder).source.licence == "CC-BY-NC-4.0"
+    assert load_weights(run.folder).source.licence == "CC-BY-NC-4.0"  # a run is a file, too
+    again = tune(run.folder, folder, tmp_path / "again")
+    content = json.loads((again.bundle / "config.json").read_text())
+    assert content["provenance"]["licence"] == "CC-BY-NC-4.0"
 
 
 def test_a_run_and_a_bundle_can_be_started_from(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from runs import weights_of
 from tasks.made_tables import digits, eights, write_angles, write_pairs
@@ -163,6 +165,21 @@ def test_evaluating_again_gives_the_same_figures(kind: str, request: pytest.Fixt
         assert not re.search(r"\bnan\b", re.sub(r"base64,[^\"]*", "", html))
     loaded = evaluate(run.bundle / "model.safetensors", data).evaluation
     assert loaded.to_dict() == run.evaluation.to_dict()
+
+
+def test_values_that_the_data_lacks_are_not_judged(angles: Run, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(angles.bundle, bundle)
+    config = json.loads((bundle / "config.json").read_text())
+    config["labels"], config["model"]["classes"] = ["value", "weight"], 2
+    tensors = load_file(bundle / "model.safetensors")
+    tensors |= {
+        name: tensors[name].repeat_interleave(2, 0) for name in ("head.weight", "head.bias")
+    }
+    save_file(tensors, bundle / "model.safetensors")
+    (bundle / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match="no value 'weight', which the model tells; valid: data"):
+        evaluate(bundle, data_of(angles, "angles"))
 
 
 def test_data_of_another_task_is_refused(several: Run, angles: Run) -> None:

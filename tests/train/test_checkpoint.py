@@ -127,11 +127,19 @@ def test_an_edited_plan_is_refused(run: Path, key: str, value: object, message: 
         train(out=run, resume=True)
 
 
+def test_an_edited_rate_of_the_model_is_refused(run: Path) -> None:
+    plan = json.loads((run / "config.json").read_text())
+    plan["model"]["dropout"] = 0.5
+    (run / "config.json").write_text(json.dumps(plan))
+    with pytest.raises(ConfigError, match=r"plan\.model\.dropout was 0\.1 and is 0\.5"):
+        train(out=run, resume=True)
+
+
 def test_an_edited_model_is_refused(run: Path) -> None:
     plan = json.loads((run / "config.json").read_text())
     plan["model"]["width"] = 64
     (run / "config.json").write_text(json.dumps(plan))
-    with pytest.raises(ConfigError, match=r"does not fit the model that config\.json describes"):
+    with pytest.raises(ConfigError, match=r"plan\.model\.width was \d+ and is 64"):
         train(out=run, resume=True)
 
 

@@ -43,6 +43,7 @@ def test_what_autograd_keeps_counts() -> None:
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
         (MemoryError(), True),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you"), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 9.06 GB, other"), True),
         (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate"), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
         (ValueError("not enough memory"), False),

@@ -36,7 +36,7 @@ def finetune(
     minutes: Minutes = None,
     image_size: ImageSize = None,
     freeze: Annotated[
-        int | None, typer.Option(min=0, help="First encoder blocks that stay as they are.")
+        int | None, typer.Option(min=1, help="First encoder blocks that stay as they are.")
     ] = None,
     lora: Annotated[
         int | None, typer.Option(metavar="RANK", min=1, help="Learn updates of low rank instead.")
@@ -94,7 +94,7 @@ def finetune(
             linear_probe=linear_probe,
             paper=paper,
             new_head=new_head,
-            find_rate=find_lr,
+            find_lr=find_lr,
             sam=sam,
             teacher=teacher,
             changes=wanted,

@@ -43,6 +43,9 @@ class Survey:
     files: int
     fingerprint: str
     """Of all the names and sizes."""
+    order: str = ""
+    """Of the names as they follow one another and what is told of each, by which images are held
+    out; empty: not stored, as surveys once were."""
     duplicates: tuple[tuple[str, ...], ...] = ()
     """Files that show the same picture, group by group."""
     broken: dict[str, str] = field(default_factory=dict)

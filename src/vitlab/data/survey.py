@@ -50,13 +50,18 @@ def surveyed(data: FileSet) -> FileSet:
         return data
     folder = os.path.commonpath([os.path.abspath(path.parent) for path in data.paths])
     names = _names(data.paths, folder)
-    fingerprint = _fingerprint(names, data.paths)
+    fingerprint, order = _fingerprint(names, data.paths), _order(names, data.labels)
     known = _recalled.get()
     if known is None:
-        known = _look(data.paths, names, fingerprint)
+        known = replace(_look(data.paths, names, fingerprint), order=order)
     known = replace(known, folder=folder)
     if known.fingerprint != fingerprint:
         raise DataError(f"{folder} changed since the run began: {_changed(known, len(names))}")
+    if known.order not in ("", order):
+        raise DataError(
+            f"{folder} changed since the run began: the same files in another order or with other "
+            f"labels; bring it back as it was, or begin another run"
+        )
     good = torch.tensor([i for i, name in enumerate(names) if name not in known.broken])
     _check_classes(data, good, known)
     return replace(data.subset(good), survey=known)
@@ -121,6 +126,14 @@ def _fingerprint(names: Sequence[str], paths: Sequence[Path]) -> str:
         except OSError:
             size = -1
         digest.update(os.fsencode(name) + b"\0%d\n" % size)
+    return digest.hexdigest()
+
+
+def _order(names: Sequence[str], labels: Tensor) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in names:
+        digest.update(os.fsencode(name) + b"\n")
+    digest.update(labels.numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -111,8 +111,8 @@ def _length(config: TrainConfig, situation: Situation) -> str:
         return f"as many updates as {config.budget:g} minutes allow"
     if config.budget_in == "steps":
         return f"{config.budget:,.0f} updates"
-    updates = max(config.budget * situation.images / config.batch_size, 1)
-    return f"{config.budget:g} epochs, {updates:,.0f} updates"
+    seen = config.budget * situation.images * (1 - config.hold_out) * config.augment.repeats
+    return f"{config.budget:g} epochs, about {max(seen / config.batch_size, 1):,.0f} updates"
 
 
 def _learning(config: TrainConfig, situation: Situation) -> str:

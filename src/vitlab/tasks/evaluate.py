@@ -28,6 +28,7 @@ from vitlab.tasks.judge import JUDGES
 from vitlab.tasks.report import Judged, Report, describe_data, describe_model
 from vitlab.tasks.run_folder import read_plan, read_survey
 from vitlab.train.config import TrainConfig
+from vitlab.weights.bundle_files import find_bundle, is_bundle, read_bundle_config
 from vitlab.weights.bundled import bundled_folder
 
 Split = Literal["test", "train", "validation", "all"]
@@ -167,7 +168,14 @@ def match_classes(classifier: Classifier, source: DataSource) -> tuple[Tensor, t
                 f"names; valid: data of {classes} classes, or a model that knows its labels"
             )
         return torch.arange(classes), source.labels
-    return torch.tensor([_find(label, own, source.name) for label in source.labels]), own
+    numbers = [_find(label, own, source.name) for label in source.labels]
+    missing = sorted(set(own) - set(source.labels))
+    if source.task == "regression" and missing:
+        raise DataError(
+            f"{source.name} has no value {missing[0]!r}, which the model tells; valid: data with "
+            f"all of {', '.join(own)}"
+        )
+    return torch.tensor(numbers), own
 
 
 def _find(label: str, own: Sequence[str], data: str) -> int:
@@ -264,10 +272,24 @@ def _open(source: DataSource, split: str, model: Path) -> ImageSet:
         train = source.open_train()
         return train if source.open_test is None else joined(train, source.open_test())
     if split == "validation":
+        _check_held_out(source, model)
         return _held_out(source.open_train(), model)
     if source.open_test is None:
         raise DataError(f"{source.name} has no test split; valid: train, validation")
     return source.open_test()
+
+
+def _check_held_out(source: DataSource, model: Path) -> None:
+    """Refuse images that nobody knows of whether the model learnt from them."""
+    place = find_bundle(model)
+    if _run_of(model) is not None or not is_bundle(place):
+        return
+    learnt = read_bundle_config(place).get("provenance", {}).get("data")
+    if learnt is not None and Path(str(learnt)).name == source.name:
+        raise DataError(
+            f"{model} learnt from {source.name}, and its run, which tells what was held out, is "
+            f"not here; valid: its run, or without split 'validation' and temperature"
+        )
 
 
 def _held_out(images: ImageSet, model: Path) -> ImageSet:

@@ -52,7 +52,7 @@ def finetune(
     linear_probe: bool = False,
     paper: bool = False,
     new_head: bool = False,
-    find_rate: bool = False,
+    find_lr: bool = False,
     sam: float | None = None,
     teacher: str | os.PathLike[str] | None = None,
     changes: Mapping[str, Any] | None = None,
@@ -73,7 +73,7 @@ def finetune(
         "linear_probe": linear_probe,
         "paper": paper,
         "new_head": new_head,
-        "find_lr": find_rate,
+        "find_lr": find_lr,
         "sam": sam,
         "teacher": None if teacher is None else absolute(teacher),
     }
@@ -86,7 +86,7 @@ def finetune(
     if start is None:
         raise ConfigError("no weights; pass --from FILE, BUNDLE, RUN or NAME (vitlab weights list)")
     check_new(folder)
-    if find_rate:
+    if find_lr:
         check_plots()
     _check(options, wanted)
     with looking(watcher.files):
@@ -124,7 +124,7 @@ def finetune(
     for note in (*source.told, *reasons, *_known(model, len(source.labels))):
         watcher.note(note)
     with working_in(folder):
-        if find_rate:
+        if find_lr:
             job, watcher = _with_found_rate(job, watcher)
         return job.run(watcher)
 
@@ -183,6 +183,10 @@ def _settings(
         config = replace(config, frozen_blocks=options["freeze"])
     if options["sam"]:
         config = replace(config, optimizer=replace(config.optimizer, sam=options["sam"]))
+    if "hold_out" in changes and "patience" not in changes:
+        # Of no held-out images nobody tells that they are told no better.
+        held_out = override(config, {"patience": 0, "hold_out": changes["hold_out"]}).hold_out
+        config = config if held_out else replace(config, patience=0)
     config = override(replace(config, model=name), changes)
     if options["paper"]:
         return config, ("the paper's protocol: SGD from a head of zeros",)

@@ -193,6 +193,7 @@ class Job:
                 watch=watcher.metric,
                 goal=self.aim.goal,
                 teacher_flops=self._teacher_flops(),
+                plan=plan.deciding,
             )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):

@@ -27,7 +27,7 @@ from vitlab.tasks.start import Start
 from vitlab.train.config import TrainConfig
 
 LOCK, SURVEY = ".lock", "survey.json"
-LEFTOVER = re.compile(r"\..+\.(json|jsonl|html|png|safetensors|svg)\.[a-z0-9_]{8}")
+LEFTOVER = re.compile(r"\..+\.(json|jsonl|html|onnx|png|safetensors|svg)\.[a-z0-9_]{8}")
 """What `files.replacing` leaves behind when its process is killed."""
 OPTIONS = frozenset({"batch_size", "seed", "balance"})
 """Settings that have an option of their own."""
@@ -51,6 +51,15 @@ class Plan:
     start: Start | None = None
     """Weights that the run begins with; None: fresh ones."""
     version: str = __version__
+
+    @property
+    def deciding(self) -> dict[str, Any]:
+        """What its weights depend on beside its settings; files may have moved meanwhile."""
+        start = {} if self.start is None else to_dict(self.start)
+        return {
+            "model": self.model,
+            "start": {k: v for k, v in start.items() if k not in ("weights", "teacher")},
+        }
 
 
 def plan_path(run: Path) -> Path:
@@ -104,8 +113,15 @@ def working_in(run: Path) -> Iterator[None]:
         for folder in (run, run / "checkpoints", run / "bundle"):
             for path in folder.glob(".*"):
                 if LEFTOVER.fullmatch(path.name):
-                    path.unlink(missing_ok=True)
+                    _remove(path)
         yield
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def read_survey(run: Path) -> Survey | None:
@@ -159,14 +175,22 @@ def written(changes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def current_commit() -> str | None:
-    """The commit of the working directory, if it is a checkout."""
+    """The commit of this package, if it is imported from a checkout of it."""
+    here = Path(__file__)
     try:
-        found = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
+        if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
+            return None
+        return _git(here.parent, "rev-parse", "HEAD") or None
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None if found.returncode == 0 else None
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """What git says; None where it fails."""
+    found = subprocess.run(
+        ["git", *words], cwd=folder, capture_output=True, text=True, timeout=5, check=False
+    )
+    return found.stdout.strip() if found.returncode == 0 else None
 
 
 def resume_command(run: Path) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -28,7 +28,7 @@ from vitlab.train.interrupt import stop_signals
 from vitlab.train.learning import head_alone, set_learning, train_mode
 from vitlab.train.log import MetricLog, Watch
 from vitlab.train.loss import Loss, cross_entropy
-from vitlab.train.resume import resume
+from vitlab.train.resume import PLAN, resume
 from vitlab.train.schedule import factor
 from vitlab.train.small_images import shrink, size_at
 from vitlab.train.state import TrainState
@@ -121,13 +121,15 @@ def fit(
     watch: Watch,
     goal: Goal = Goal(),  # noqa: B008  # frozen
     teacher_flops: int = 0,
+    plan: Mapping[str, Any] | None = None,
 ) -> None:
     """Train `state` up to `steps` updates, from its latest checkpoint if there is one.
 
-    `teacher_flops` is what a teacher inside the loader costs for each image.
+    `teacher_flops` is what a teacher inside the loader costs for each image; `plan` is what else
+    must not change until the run ends.
     """
     files.checkpoints.mkdir(parents=True, exist_ok=True)
-    settings = {**to_dict(config), "steps": steps}
+    settings = {**to_dict(config), "steps": steps, PLAN: dict(plan or {})}
     progress = resume(files.checkpoints, state, settings)
     loader.broken.update({Path(path): why for path, why in progress.broken.items()})
     events = EventLog(files.tensorboard, after_step=state.step) if config.tensorboard else None

@@ -11,6 +11,8 @@ from vitlab.train.state import TrainState
 
 FREE = frozenset(("workers", "max_broken", "judge_all", "judged_on", "checkpoint_every", "keep"))
 """Settings that a run may change on the way: its weights do not depend on them."""
+PLAN = "plan"
+"""Of a checkpoint's settings, what is no field of the run's own; older ones have none."""
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +22,8 @@ def resume(folder: Path, state: TrainState, settings: Mapping[str, Any]) -> Prog
     stored = _newest(folder)
     if stored is None:
         return Progress(settings=settings)
-    _check_settings(stored.progress.settings, settings)
+    known = stored.progress.settings
+    _check_settings(known, {k: v for k, v in settings.items() if k in known or k != PLAN})
     return restore(state, stored)
 
 

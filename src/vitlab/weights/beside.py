@@ -83,6 +83,9 @@ def read_beside(folder: Path) -> Beside:
 
 def read_ours(content: Mapping[str, Any]) -> Beside:
     """Our config as bundles and the metadata of our files hold it."""
+    kind = content.get("architecture", "vit")
+    if kind != "vit":
+        raise WeightsError(f"a {kind}, which is no Vision Transformer; valid here: one of these")
     return read_note(content, Beside(config=from_dict(ViTConfig, content["model"])))
 
 
@@ -97,7 +100,7 @@ def read_note(content: Mapping[str, Any], beside: Beside) -> Beside:
         labels=tuple(map(str, labels)) if labels else beside.labels,
         task=content.get("task") or beside.task,
         name=content.get("name"),
-        licence=content.get("licence"),
+        licence=content.get("licence") or (content.get("provenance") or {}).get("licence"),
     )
 
 

@@ -122,6 +122,7 @@ def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
         preprocessing=Preprocessing.from_json(preparation) if preparation else None,
         labels=tuple(map(str, labels)) if labels else None,
         task=content.get("task") or "single-label",
+        licence=(content.get("provenance") or {}).get("licence"),
     )
     return model.eval(), source
 

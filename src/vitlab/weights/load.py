@@ -18,6 +18,7 @@ from vitlab.nn.resize import ResizeMethod
 from vitlab.preprocessing import Preprocessing
 from vitlab.weights.adapt import adapt, adapt_preprocessing, adapted_config, known_rows
 from vitlab.weights.beside import Beside, read_beside, read_note, read_ours
+from vitlab.weights.bundle_files import find_bundle
 from vitlab.weights.container import CONFIG_KEY, NOTE_KEY, TensorFile
 from vitlab.weights.fetch import require
 from vitlab.weights.files import open_weights
@@ -61,7 +62,7 @@ def load_weights(
     checkpoint = named(path)
     if checkpoint is not None:
         changes = {"image_size": checkpoint.config.image_size} | changes
-    file = open_weights(locate(path) if checkpoint is None else require(checkpoint))
+    file = open_weights(find_bundle(locate(path)) if checkpoint is None else require(checkpoint))
     try:
         with naming(file.path):
             beside = _known_config(file, checkpoint)

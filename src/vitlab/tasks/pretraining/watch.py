@@ -49,8 +49,8 @@ class HiddenWatch:
             for pixels, _, _ in self.batches():
                 found = model.tell(pixels)
                 images += len(pixels)
-                loss += float(found.loss.double().sum())
-                told += float(found.told.double().sum())
-                asked += float(found.asked.double().sum())
+                loss += float(found.loss.cpu().double().sum())
+                told += float(found.told.cpu().double().sum())
+                asked += float(found.asked.cpu().double().sum())
         yield "loss", loss / max(images, 1)
         yield model.score, told / asked if asked else 0.0
