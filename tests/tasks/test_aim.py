@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from vitlab.models.registry import configure
 from vitlab.tasks.aim import accuracy_noise
+from vitlab.tasks.job import evaluation_batch
 
 
 def test_noise_is_the_deviation_over_draws_of_images() -> None:
@@ -25,3 +27,11 @@ def test_a_perfect_score_on_few_images_may_be_chance() -> None:
     )
     assert 0.05 < few < 0.1
     assert 0 < many < 0.002
+
+
+def test_large_models_judge_fewer_images_at_once() -> None:
+    sizes = [evaluation_batch(configure(name)) for name in ("vit_test", "vit_ti16", "vit_b16")]
+    assert sizes[:2] == [250, 250]
+    assert 64 < sizes[2] < 128  # 197 tokens of 3072 numbers
+    assert evaluation_batch(configure("vit_b16", image_size=384)) < 64
+    assert evaluation_batch(configure("resnet18_cifar")) == 250

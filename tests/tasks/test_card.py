@@ -270,6 +270,18 @@ def test_the_front_matter_is_what_the_hub_reads(
     assert (result.dataset_name, result.dataset_split) == ("trees", "test")
 
 
+def test_what_is_no_classifier_is_not_called_one(bundle: Path) -> None:
+    card = read_card(bundle)
+    values = markdown(replace(card, task="regression"))
+    assert "pipeline_tag" not in front_matter(values)
+    assert "| values |" in values
+    assert f"{card.model.classes} values" in values
+    encoder = markdown(replace(card, model=replace(card.model, classes=0)))
+    assert front_matter(encoder)["pipeline_tag"] == "image-feature-extraction"
+    assert "encoder.features(" in encoder
+    assert "| task |" not in encoder
+
+
 def test_markdown_holds_the_sections_and_no_markup_of_a_label(bundle: Path) -> None:
     card = replace(read_card(bundle), labels=("a|b", "<script>", "snow_man `x` *y*"))
     text = markdown(card)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from vitlab.data.batch import Batch
+from vitlab.errors import ConfigError
 from vitlab.models.registry import create_model
 from vitlab.train.config import OptimizerConfig, TrainConfig
 from vitlab.train.find_rate import HIGHEST, LOWEST, Trial, find_rate, suggested_rate
@@ -62,5 +63,5 @@ def test_the_loss_is_that_of_the_run() -> None:
 def test_what_is_suggested() -> None:
     trials = [Trial(rate=r, loss=x) for r, x in ((1e-4, 2.0), (1e-3, 1.0), (1e-2, 5.0))]
     assert suggested_rate(trials) == pytest.approx(3e-4)
-    with pytest.raises(ValueError, match="no trial"):
+    with pytest.raises(ConfigError, match="no rate gives a finite loss"):
         suggested_rate([])

@@ -49,6 +49,8 @@ from vitlab.train.state import TrainState, new_state
 from vitlab.train.teacher import TaughtLoader
 
 EVALUATION_BATCH = 250
+EVALUATION_BYTES = 256 * 2**20
+"""What the widest result of a block may take while held-out and test images are judged."""
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,14 @@ class Watcher:
     """Called with how many of how many files were looked at, before the first step."""
     note: Callable[[str], None] = lambda line: None
     """Called with what was found out, was decided or takes a while before the first step."""
+
+
+def evaluation_batch(config: ModelConfig) -> int:
+    """Images that are judged at once: fewer of large models, the same wherever a run goes on."""
+    if not isinstance(config, ViTConfig):
+        return EVALUATION_BATCH
+    numbers = config.tokens * max(config.mlp_width, config.heads * config.tokens, 3 * config.width)
+    return max(1, min(EVALUATION_BATCH, EVALUATION_BYTES // (4 * numbers)))
 
 
 def model_config(plan: Plan) -> ModelConfig:
@@ -262,7 +272,7 @@ class Job:
     def _batches(self, images: ImageSet) -> Batches:
         return batches_for_evaluation(
             images,
-            batch_size=EVALUATION_BATCH,
+            batch_size=evaluation_batch(model_config(self.plan)),
             preprocessing=self.preprocessing,
             device=next(self.state.model.parameters()).device,
             workers=self.plan.train.workers,

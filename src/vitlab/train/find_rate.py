@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from vitlab.data.random import seed_for
-from vitlab.errors import Diverged
+from vitlab.errors import ConfigError, Diverged
 from vitlab.train.config import TrainConfig
 from vitlab.train.learning import train_mode
 from vitlab.train.loop import Loader
@@ -67,6 +67,6 @@ def find_rate(
 def suggested_rate(trials: Sequence[Trial]) -> float:
     """A third of the rate with the lowest loss: past it, steps begin to do harm."""
     if not trials:
-        raise ValueError("no trial ended with a finite loss")
+        raise ConfigError("no rate gives a finite loss: the weights or images hold no numbers")
     lowest = min(trials, key=lambda trial: trial.loss)
     return float(f"{lowest.rate / 3:.1g}")

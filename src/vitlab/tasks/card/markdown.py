@@ -7,7 +7,13 @@ from pathlib import Path
 
 from vitlab.files import replacing
 from vitlab.tasks.card.content import Card, Measured
-from vitlab.tasks.card.words import NOT_STATED, Section, accuracy_in_words, sections
+from vitlab.tasks.card.words import (
+    NOT_STATED,
+    Section,
+    accuracy_in_words,
+    sections,
+    told_classes,
+)
 
 HUB_LICENCES = frozenset(
     (
@@ -31,13 +37,21 @@ import vitlab
 classifier = vitlab.load("FOLDER")  # where this card and the weights are
 print(classifier.predict("image.jpg"))
 ```"""
+USAGE_OF_FEATURES = """## How to use it
+
+```python
+import vitlab
+
+encoder = vitlab.load("FOLDER")  # where this card and the weights are
+print(encoder.features("image.jpg").shape)
+```"""
 
 
 def markdown(card: Card) -> str:
     """The whole card as one Markdown text."""
     shown = [section for section in sections(card) if section.rows]
     parts = (front_matter(card), f"# {_text(card.title)}", _opening(card), *map(_section, shown))
-    return "\n\n".join((*parts, USAGE)) + "\n"
+    return "\n\n".join((*parts, USAGE if card.model.classes else USAGE_OF_FEATURES)) + "\n"
 
 
 def write_markdown(card: Card, path: Path) -> None:
@@ -49,17 +63,25 @@ def write_markdown(card: Card, path: Path) -> None:
 def front_matter(card: Card) -> str:
     """What the hub files a model under."""
     kind = ["vision-transformer", "vit"] if card.cost.tokens else ["cnn"]
+    use = _use(card)
     lines = [
         "---",
         *_licence(card.licence),
         "library_name: vitlab",
-        "pipeline_tag: image-classification",
+        *(f"pipeline_tag: {tag}" for tag in use),
         "tags:",
-        *(f"- {tag}" for tag in ("image-classification", *kind, "vitlab")),
+        *(f"- {tag}" for tag in (*use, *kind, "vitlab")),
     ]
     if card.measured:
         lines += ["metrics:", "- accuracy", *_results(card, card.measured[0])]
     return "\n".join((*lines, "---"))
+
+
+def _use(card: Card) -> tuple[str, ...]:
+    """What the hub calls such a model; it has no name for one that tells values."""
+    if not card.model.classes:
+        return ("image-feature-extraction",)
+    return () if card.task == "regression" else ("image-classification",)
 
 
 def _licence(licence: str | None) -> Iterator[str]:
@@ -102,7 +124,7 @@ def _opening(card: Card) -> str:
 
 def _sentence(card: Card) -> str:
     size = f"{card.cost.parameters:,} parameters"
-    return f"{size}, {card.model.classes:,} classes" if card.model.classes else f"{size}, no head"
+    return f"{size}, {told_classes(card)}" if card.model.classes else f"{size}, no head"
 
 
 def _section(section: Section) -> str:

@@ -62,8 +62,9 @@ def _identity(card: Card) -> Rows:
         ("kind", f"{KINDS[card.kind]}, format {card.format}"),
         ("model", describe(card)),
         ("settings", _unusual(card.model)),
-        ("task", TASKS.get(card.task or "", card.task or NOT_STATED)),
     ]
+    if card.model.classes:
+        rows.append(("task", TASKS.get(card.task or "", card.task or NOT_STATED)))
     if card.zero_head:
         rows.append(("head", "all zeros: not trained"))
     elif not card.model.classes:
@@ -98,10 +99,15 @@ def _unusual(config: Any) -> str:
 
 
 def _labels(card: Card) -> Rows:
-    count = ("classes", f"{card.model.classes:,}")
+    count = ("values" if card.task == "regression" else "classes", f"{card.model.classes:,}")
     if card.labels is None:
         return (count, ("names", NOT_STATED))
     return (count, ("names", shortened(card.labels)))
+
+
+def told_classes(card: Card) -> str:
+    """How many classes a model tells apart, or values it tells."""
+    return f"{card.model.classes:,} {'values' if card.task == 'regression' else 'classes'}"
 
 
 def shortened(labels: tuple[str, ...]) -> str:
