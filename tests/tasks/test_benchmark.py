@@ -25,7 +25,7 @@ from vitlab.tasks.benchmark.job import _check_judged as check_judged
 from vitlab.tasks.benchmark.job import _entries as entries_of
 from vitlab.tasks.benchmark.job import _told_apart as told_apart
 from vitlab.tasks.benchmark.job import benchmark, compared
-from vitlab.tasks.benchmark.judge import changed
+from vitlab.tasks.benchmark.judge import changed, check_data
 from vitlab.tasks.benchmark.plan import Plan
 from vitlab.tasks.benchmark.prepare import Prepared, prepare, prepared
 from vitlab.tasks.benchmark.table import markdown, models, notes, speeds
@@ -478,6 +478,11 @@ def test_accuracy_of_pixels_is_refused_before_anything_is_timed() -> None:
 def test_random_weights_are_not_judged() -> None:
     with pytest.raises(InputError, match="vit_test has random weights, whose accuracy says noth"):
         benchmark(Plan(models=("vit_test",), threads=1), data="sample")
+    with pytest.raises(UnknownName, match="unknown split 'tset'; did you mean test"):
+        check_data("sample", "tset")
+    with pytest.raises(UnknownName, match="unknown dataset"):
+        check_data("smaple", "test")
+    check_data("sample", "test")
 
 
 def test_models_of_one_name_are_called_as_they_were_given() -> None:

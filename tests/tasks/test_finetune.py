@@ -1,6 +1,7 @@
 """Fine-tuning: what starts from the weights, what is left alone, and what comes out."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from tasks.classifiers import saved_model
-from vitlab import load, load_weights
+from tasks.classifiers import LABELS, saved_model
+from vitlab import Preprocessing, load, load_weights
 from vitlab.config import override
 from vitlab.data.augment_config import AugmentConfig
+from vitlab.data.datasets import open_data
 from vitlab.errors import ConfigError, DataError, Interrupted, WeightsError
 from vitlab.models.flops import cost
 from vitlab.recipes import finetune as recipes
@@ -20,6 +22,7 @@ from vitlab.tasks import job as job_module
 from vitlab.tasks.finetune import finetune
 from vitlab.tasks.job import Watcher
 from vitlab.tasks.job_result import Run
+from vitlab.tasks.start import open_teacher
 from vitlab.tasks.train import train
 from vitlab.train.loop import fit
 
@@ -262,6 +265,10 @@ def test_a_teacher_changes_what_is_learned(weights: Path, folder: Path, tmp_path
     several = saved_model(tmp_path / "several.safetensors", task="multi-label")
     with pytest.raises(ConfigError, match=r"teacher .*several.* is multi-label; valid for a"):
         tune(weights, folder, tmp_path / "wrong", teacher=several)
+    bands = Preprocessing(size=(8, 8), mean=(0.5,) * 5, std=(0.5,) * 5)
+    data = replace(open_data(folder), labels=LABELS)
+    with pytest.raises(ConfigError, match=r"reads 3 channels, and the images have 5; valid"):
+        open_teacher(str(weights), data, bands, torch.device("cpu"))
     with pytest.raises(ConfigError, match=r"teacher .* does not know circle, square"):
         tune(weights, folder, tmp_path / "wrong", teacher=weights)
     assert not (tmp_path / "wrong").exists()

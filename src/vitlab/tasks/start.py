@@ -181,6 +181,11 @@ def open_teacher(
             f"it knows {', '.join(classifier.labels[:3])} and others"
         )
     own = classifier.preprocessing
+    if prepared.channels not in (1, own.channels):
+        raise ConfigError(
+            f"teacher {path} reads {own.channels} channels, and the images have "
+            f"{prepared.channels}; valid: a teacher of as many"
+        )
     return Teacher(
         model=classifier.model.to(device),
         size=own.size,

@@ -78,7 +78,7 @@ def read_beside(folder: Path) -> Beside:
         raise WeightsError(f"{path}: {error}") from error
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise WeightsError(f"{path}: not a config that can be read ({error})") from error
-    return Beside()
+    return Beside(preprocessing=_huggingface_preprocessing(folder))
 
 
 def read_ours(content: Mapping[str, Any]) -> Beside:

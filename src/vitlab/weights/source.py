@@ -47,7 +47,7 @@ class WeightSource:
         if self.preprocessing is None:
             raise PreprocessingUnknown(
                 f"{self.path.name}: nothing says how images must be prepared for these weights; "
-                f"pass preprocessing=Preprocessing(size=..., mean=..., std=...) or put "
-                f"a config.json beside the file"
+                f"put the config.json or preprocessor_config.json of their publisher beside the "
+                f"file, or pass preprocessing=Preprocessing(size=..., mean=..., std=...) in Python"
             )
         return self.preprocessing

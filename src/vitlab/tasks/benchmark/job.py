@@ -15,7 +15,7 @@ from vitlab.contest.referee import Contestant, Process, compete
 from vitlab.errors import InputError
 from vitlab.tasks.benchmark.content import Benchmark, Cell, Entry
 from vitlab.tasks.benchmark.exported import titles
-from vitlab.tasks.benchmark.judge import judged
+from vitlab.tasks.benchmark.judge import check_data, judged
 from vitlab.tasks.benchmark.plan import Plan, Watch
 from vitlab.tasks.benchmark.prepare import MERGING, Prepared, place_name, prepared
 
@@ -39,6 +39,7 @@ def benchmark(
         models = _told_apart(plan, [list(told) for told in _prepare(plan, Path(folder))])
         if data is not None:
             _check_judged(models)
+            check_data(data, split)
         entries = tuple(_entries(plan, models))
         cells = tuple(_measure(plan, batch, entries, models, watch) for batch in plan.batches)
     return Benchmark(

@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.errors import InputError
+from vitlab.data.datasets import open_data
+from vitlab.errors import InputError, UnknownName
 from vitlab.evaluate.bootstrap import interval
 from vitlab.evaluate.classify import Evaluation
 from vitlab.tasks.benchmark.content import Accuracy
 from vitlab.tasks.benchmark.plan import Plan, Watch
 from vitlab.tasks.benchmark.prepare import Prepared
-from vitlab.tasks.evaluate import Evaluated, evaluate
+from vitlab.tasks.evaluate import Evaluated, Split, evaluate
 
 
 def judged(
@@ -38,6 +40,15 @@ def judged(
                 change=change,
                 change_interval=bounds,
             )
+
+
+def check_data(data: str, split: str) -> None:
+    """Refuse what could not be judged, before anything is timed."""
+    if split not in get_args(Split):
+        raise UnknownName("split", split, get_args(Split))
+    source = open_data(data)
+    if source.task != "single-label":
+        raise InputError(f"{data} is {source.task} data; valid: single-label")
 
 
 def _right(found: Evaluated) -> NDArray[np.float64]:
