@@ -98,8 +98,8 @@ DATA_SIZE = Experiment(
     title="How much data",
     question="From how many training images on does a ViT catch up with a CNN?",
     paper=(
-        "Figures 3 and 4: with little pre-training data ResNets are ahead, hybrids between; with "
-        "more data ViTs overtake them."
+        "Figures 3 and 4: with little pre-training data ResNets are ahead; with more data ViTs "
+        "overtake them, from 90 million images on. Hybrids are in figure 5 alone."
     ),
     changes=_SHORT,
     minutes=3,
