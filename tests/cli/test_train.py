@@ -66,6 +66,7 @@ def test_auto_says_what_it_chose(
     assert f"batch size {chosen}, the largest up to 100 that fits" in outcome.out
     assert f"2 steps of {chosen} images" in outcome.out
     resume = ("train", "--resume", "--out", tmp_path / "run")
+    assert "keeps the licence it was begun with" in command(*resume, "--licence", "MIT").mistake
     kept = "a resumed run keeps {} as it was begun; leave it out"
     assert kept.format("batch_size") in command(*resume, "--batch-size", "auto").mistake
     assert kept.format("seed") in command(*resume, "--set", "seed=1").mistake

@@ -310,6 +310,9 @@ def test_a_licence_is_handed_on(folder: Path, tmp_path: Path) -> None:
     again = tune(run.folder, folder, tmp_path / "again")
     content = json.loads((again.bundle / "config.json").read_text())
     assert content["provenance"]["licence"] == "CC-BY-NC-4.0"
+    own = tune(run.folder, folder, tmp_path / "own", licence="MIT")
+    content = json.loads((own.bundle / "config.json").read_text())
+    assert content["provenance"]["licence"] == "MIT"
 
 
 def test_a_run_and_a_bundle_can_be_started_from(

@@ -41,5 +41,9 @@ Settings = Annotated[
         help="Set a field of the recipe, or model.FIELD of the model; repeatable.",
     ),
 ]
+Licence = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Licence of the weights to come, such as CC-BY-4.0."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
 Download = Annotated[bool, typer.Option("--download", help="Fetch the data if it is missing.")]

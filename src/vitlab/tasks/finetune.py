@@ -58,12 +58,14 @@ def finetune(
     changes: Mapping[str, Any] | None = None,
     resume: bool = False,
     download: bool = False,
+    licence: str | None = None,
     watcher: Watcher | None = None,
 ) -> Run:
     """Fine-tune a model on images; what was chosen for them, and why, goes to `watcher.note`.
 
     `start` is a weight file, a bundle, a run, or the name of fetched weights; `changes` are dotted
-    fields of `TrainConfig`, as in `train`.
+    fields of `TrainConfig`, as in `train`; `licence` is that of the weights to come, else that of
+    `start`.
     """
     watcher = watcher or Watcher()
     options: dict[str, Any] = {
@@ -81,7 +83,13 @@ def finetune(
     if resume:
         _check_resumed(folder, start, options)
         return train(
-            data=data, out=out, changes=wanted, resume=True, download=download, watcher=watcher
+            data=data,
+            out=out,
+            changes=wanted,
+            resume=True,
+            download=download,
+            licence=licence,
+            watcher=watcher,
         )
     if start is None:
         raise ConfigError("no weights; pass --from FILE, BUNDLE, RUN or NAME (vitlab weights list)")
@@ -116,7 +124,7 @@ def finetune(
         steps=0,
         command=_command(weights, data, folder, options, given),
         commit=current_commit(),
-        licence=model.source.licence,
+        licence=licence or model.source.licence,
         start=begin,
     )
     with looking(watcher.files):
