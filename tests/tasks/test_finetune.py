@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from tasks.classifiers import LABELS, saved_model
-from vitlab import Preprocessing, load, load_weights
+from vitlab import Preprocessing, create_model, load, load_weights, save_weights
 from vitlab.config import override
 from vitlab.data.augment_config import AugmentConfig
 from vitlab.data.datasets import open_data
@@ -289,6 +289,21 @@ def test_the_rate_is_found_and_drawn(weights: Path, folder: Path, tmp_path: Path
     assert found["muon_lr"] == pytest.approx(0.03 * found["lr"] / given["lr"])  # in proportion
     with Image.open(run.folder / "find-lr.png") as picture:
         assert picture.width > 500
+
+
+def test_what_had_to_be_assumed_is_told(folder: Path, tmp_path: Path) -> None:
+    model = create_model("vit_test", classes=3, width=64, heads=2)
+    path, notes = tmp_path / "theirs" / "vit.pth", list[str]()
+    path.parent.mkdir()
+    save_weights(model, path, format="timm")
+    stored = torch.load(path, weights_only=True)  # without our note
+    torch.save({k: v for k, v in stored.items() if isinstance(v, torch.Tensor)}, path)
+    (path.parent / "preprocessor_config.json").write_text(
+        json.dumps({"size": 32, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 3})
+    )
+    tune(path, folder, tmp_path / "run", watcher=Watcher(note=notes.append))
+    assert any(note.startswith("assumed of the weights: heads") for note in notes), notes
+    assert load(tmp_path / "run").preprocessing.mean == (0.5, 0.5, 0.5)
 
 
 def test_without_held_out_images_nobody_is_patient(

@@ -129,7 +129,8 @@ def finetune(
     )
     with looking(watcher.files):
         job = Job.prepare(plan, folder, source, watcher=watcher, auto=auto)
-    for note in (*source.told, *reasons, *_known(model, len(source.labels))):
+    assumed = [f"assumed of the weights: {note}" for note in model.source.assumed]
+    for note in (*source.told, *assumed, *reasons, *_known(model, len(source.labels))):
         watcher.note(note)
     with working_in(folder):
         if find_lr:
