@@ -278,7 +278,7 @@ def test_what_is_no_classifier_is_not_called_one(bundle: Path) -> None:
     assert f"{card.model.classes} values" in values
     encoder = markdown(replace(card, model=replace(card.model, classes=0)))
     assert front_matter(encoder)["pipeline_tag"] == "image-feature-extraction"
-    assert "encoder.features(" in encoder
+    assert "model.features(" in encoder
     assert "| task |" not in encoder
 
 

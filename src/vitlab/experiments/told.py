@@ -6,7 +6,7 @@ from vitlab.data.images import ImageSet
 from vitlab.data.loader import batches_for_evaluation
 from vitlab.evaluate.classify import collect
 from vitlab.inference.classifier import Classifier
-from vitlab.tasks.job import EVALUATION_BATCH
+from vitlab.tasks.job import evaluation_batch
 from vitlab.tasks.job_machine import best_device
 
 
@@ -17,7 +17,7 @@ def told_right(
     device = best_device()
     batches = batches_for_evaluation(
         images,
-        batch_size=EVALUATION_BATCH,
+        batch_size=evaluation_batch(classifier.model.config),
         preprocessing=classifier.preprocessing,
         device=device,
         workers=0,

@@ -79,8 +79,7 @@ def evaluate(
     `workers` are processes that decode files; 0: this one does.
     `engine` is what computes; `auto`: torch, or for an exported file what runs it.
     """
-    if split not in get_args(Split):
-        raise UnknownName("split", split, get_args(Split))
+    check_split(split)
     if temperature and split != "test":
         raise InputError(
             f"a temperature is fitted on a part of the training images and says nothing about "
@@ -114,6 +113,12 @@ def evaluate(
         flipped=None if mirrored is None else judge.worth(mirrored, labels, None),
         broken=broken,
     )
+
+
+def check_split(split: str) -> None:
+    """Refuse a part of the data that there is not."""
+    if split not in get_args(Split):
+        raise UnknownName("split", split, get_args(Split))
 
 
 def report_of(found: Evaluated, command: str | None = None) -> Report:
@@ -272,36 +277,37 @@ def _open(source: DataSource, split: str, model: Path) -> ImageSet:
         train = source.open_train()
         return train if source.open_test is None else joined(train, source.open_test())
     if split == "validation":
-        _check_held_out(source, model)
-        return _held_out(source.open_train(), model)
+        return _held_out(source, model)
     if source.open_test is None:
         raise DataError(f"{source.name} has no test split; valid: train, validation")
     return source.open_test()
 
 
-def _check_held_out(source: DataSource, model: Path) -> None:
-    """Refuse images that nobody knows of whether the model learnt from them."""
-    place = find_bundle(model)
-    if _run_of(model) is not None or not is_bundle(place):
-        return
-    learnt = read_bundle_config(place).get("provenance", {}).get("data")
-    if learnt is not None and Path(str(learnt)).name == source.name:
-        raise DataError(
-            f"{model} learnt from {source.name}, and its run, which tells what was held out, is "
-            f"not here; valid: its run, or without split 'validation' and temperature"
-        )
-
-
-def _held_out(images: ImageSet, model: Path) -> ImageSet:
-    """Those that the run of this model held out, or as many as is usual."""
+def _held_out(source: DataSource, model: Path) -> ImageSet:
+    """Those that the run of this model held out, or as many as is usual of data new to it."""
     run = _run_of(model)
     config = TrainConfig() if run is None else read_plan(run).train
     if not config.hold_out:
         raise DataError(f"the run {run} held no images out; valid: a run with hold_out > 0")
+    if run is None and _learnt_from(model) == source.name:
+        raise DataError(
+            f"{model} learnt from {source.name}, and its run, which tells what was held out, is "
+            f"not here; valid: its run, or without split 'validation' and temperature"
+        )
+    images = source.open_train()
     readable = surveyed(images) if isinstance(images, FileSet) else images
     held_out = divided(readable, config)[1]
     assert held_out is not None
     return held_out
+
+
+def _learnt_from(model: Path) -> str | None:
+    """What a bundle says that it learnt from."""
+    place = find_bundle(model)
+    if not is_bundle(place):
+        return None
+    data = read_bundle_config(place).get("provenance", {}).get("data")
+    return None if data is None else Path(str(data)).name
 
 
 def _survey_of(model: Path, data: str | os.PathLike[str]) -> Survey | None:

@@ -192,11 +192,10 @@ def _settings(
         config = replace(config, frozen_blocks=options["freeze"])
     if options["sam"]:
         config = replace(config, optimizer=replace(config.optimizer, sam=options["sam"]))
-    if "hold_out" in changes and "patience" not in changes:
-        # Of no held-out images nobody tells that they are told no better.
-        held_out = override(config, {"patience": 0, "hold_out": changes["hold_out"]}).hold_out
-        config = config if held_out else replace(config, patience=0)
-    config = override(replace(config, model=name), changes)
+    patience = config.patience
+    config = override(replace(config, model=name, patience=0), changes)
+    if config.hold_out and "patience" not in changes:  # nothing held out, nothing to wait for
+        config = replace(config, patience=patience)
     if options["paper"]:
         return config, ("the paper's protocol: SGD from a head of zeros",)
     return config, recipes.reasons(config, found)

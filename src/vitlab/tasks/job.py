@@ -16,6 +16,7 @@ from vitlab.data.loader import batches_for_evaluation, open_loader
 from vitlab.data.random import seed_for
 from vitlab.errors import OutOfMemory, WeightsError
 from vitlab.evaluate.classify import Batches
+from vitlab.inference.batch_size import DEVICE_MEMORY, fitting
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.registry import configure, create_model
 from vitlab.models.variants import ModelConfig
@@ -49,8 +50,6 @@ from vitlab.train.state import TrainState, new_state
 from vitlab.train.teacher import TaughtLoader
 
 EVALUATION_BATCH = 250
-EVALUATION_BYTES = 256 * 2**20
-"""What the widest result of a block may take while held-out and test images are judged."""
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ def evaluation_batch(config: ModelConfig) -> int:
     if not isinstance(config, ViTConfig):
         return EVALUATION_BATCH
     numbers = config.tokens * max(config.mlp_width, config.heads * config.tokens, 3 * config.width)
-    return max(1, min(EVALUATION_BATCH, EVALUATION_BYTES // (4 * numbers)))
+    return min(EVALUATION_BATCH, fitting(4 * numbers, DEVICE_MEMORY))
 
 
 def model_config(plan: Plan) -> ModelConfig:

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.datasets import open_data
-from vitlab.errors import InputError, UnknownName
+from vitlab.errors import InputError
 from vitlab.evaluate.bootstrap import interval
 from vitlab.evaluate.classify import Evaluation
 from vitlab.tasks.benchmark.content import Accuracy
 from vitlab.tasks.benchmark.plan import Plan, Watch
 from vitlab.tasks.benchmark.prepare import Prepared
-from vitlab.tasks.evaluate import Evaluated, Split, evaluate
+from vitlab.tasks.evaluate import Evaluated, check_split, evaluate
 
 
 def judged(
@@ -27,8 +26,7 @@ def judged(
             what = f"accuracy of {model.name}" + (f", R={count}" if count else "")
             told = None if watch is None else partial(watch, what)
             found = evaluate(model.judged, data, split=split, merge_tokens=count, watch=told)
-            if not isinstance(found.evaluation, Evaluation):
-                raise InputError(f"{data} is {found.evaluation.task} data; valid: single-label")
+            assert isinstance(found.evaluation, Evaluation)  # `check_data` has seen to it
             right = _right(found)
             change, bounds = changed(right - known.setdefault(model.network or model.name, right))
             yield Accuracy(
@@ -44,8 +42,7 @@ def judged(
 
 def check_data(data: str, split: str) -> None:
     """Refuse what could not be judged, before anything is timed."""
-    if split not in get_args(Split):
-        raise UnknownName("split", split, get_args(Split))
+    check_split(split)
     source = open_data(data)
     if source.task != "single-label":
         raise InputError(f"{data} is {source.task} data; valid: single-label")

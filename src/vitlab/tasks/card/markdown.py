@@ -11,8 +11,8 @@ from vitlab.tasks.card.words import (
     NOT_STATED,
     Section,
     accuracy_in_words,
+    kind_of_outputs,
     sections,
-    told_classes,
 )
 
 HUB_LICENCES = frozenset(
@@ -34,16 +34,8 @@ USAGE = """## How to use it
 ```python
 import vitlab
 
-classifier = vitlab.load("FOLDER")  # where this card and the weights are
-print(classifier.predict("image.jpg"))
-```"""
-USAGE_OF_FEATURES = """## How to use it
-
-```python
-import vitlab
-
-encoder = vitlab.load("FOLDER")  # where this card and the weights are
-print(encoder.features("image.jpg").shape)
+model = vitlab.load("FOLDER")  # where this card and the weights are
+print({call})
 ```"""
 
 
@@ -51,7 +43,8 @@ def markdown(card: Card) -> str:
     """The whole card as one Markdown text."""
     shown = [section for section in sections(card) if section.rows]
     parts = (front_matter(card), f"# {_text(card.title)}", _opening(card), *map(_section, shown))
-    return "\n\n".join((*parts, USAGE if card.model.classes else USAGE_OF_FEATURES)) + "\n"
+    call = "predict" if card.model.classes else "features"
+    return "\n\n".join((*parts, USAGE.format(call=f'model.{call}("image.jpg")'))) + "\n"
 
 
 def write_markdown(card: Card, path: Path) -> None:
@@ -124,7 +117,8 @@ def _opening(card: Card) -> str:
 
 def _sentence(card: Card) -> str:
     size = f"{card.cost.parameters:,} parameters"
-    return f"{size}, {told_classes(card)}" if card.model.classes else f"{size}, no head"
+    count = card.model.classes
+    return f"{size}, {count:,} {kind_of_outputs(card)}" if count else f"{size}, no head"
 
 
 def _section(section: Section) -> str:

@@ -99,15 +99,15 @@ def _unusual(config: Any) -> str:
 
 
 def _labels(card: Card) -> Rows:
-    count = ("values" if card.task == "regression" else "classes", f"{card.model.classes:,}")
+    count = (kind_of_outputs(card), f"{card.model.classes:,}")
     if card.labels is None:
         return (count, ("names", NOT_STATED))
     return (count, ("names", shortened(card.labels)))
 
 
-def told_classes(card: Card) -> str:
-    """How many classes a model tells apart, or values it tells."""
-    return f"{card.model.classes:,} {'values' if card.task == 'regression' else 'classes'}"
+def kind_of_outputs(card: Card) -> str:
+    """What the numbers of a head are."""
+    return "values" if card.task == "regression" else "classes"
 
 
 def shortened(labels: tuple[str, ...]) -> str:
