@@ -2,17 +2,78 @@
 
 import json
 import math
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from vitlab.errors import ConfigError, suggest
+from vitlab.errors import ConfigError, one_line, suggest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 T = TypeVar("T")
+DEEPEST = 100
+"""Levels of nesting in a JSON or TOML document."""
+INTEGERS = range(-(1 << 63), 1 << 63)
+"""What torch and NumPy can hold."""
+SHOWN = 200
+"""Characters of a value in a message."""
 _KNOWN: dict[type[Any], dict[str, Any]] = {}
 """Hints that were found before: finding them takes long."""
 WORDS = {"none": None, "null": None, "true": True, "false": False}
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON document; ConfigError if it is not JSON or nested too deep."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise _too_deep("JSON") from None
+    except ValueError as error:
+        raise ConfigError(f"not JSON: {one_line(error)}") from error
+    _check_depth(value, "JSON")
+    return value
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML document; ConfigError if it is not TOML or nested too deep."""
+    try:
+        value = tomllib.loads(text)
+    except RecursionError:
+        raise _too_deep("TOML") from None
+    except ValueError as error:
+        raise ConfigError(f"not TOML: {one_line(error)}") from error
+    _check_depth(value, "TOML")
+    return value
+
+
+def _check_depth(value: Any, kind: str) -> None:
+    """Refuse what functions that call themselves, `repr` among them, could not walk through."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        inner = [item for item in level if isinstance(item, (dict, list))]
+        level = [
+            item for each in inner for item in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return
+    raise _too_deep(kind)
+
+
+def _too_deep(kind: str) -> ConfigError:
+    return ConfigError(f"{kind} nested more than {DEEPEST} levels deep; valid: at most {DEEPEST}")
+
+
+def check_fields(cls: type[Any], values: Mapping[str, Any]) -> None:
+    """Refuse values that are not of the types of a dataclass's fields; other keys are ignored."""
+    hints = _hints(cls)
+    for name, value in values.items():
+        if name in hints:
+            _read(value, hints[name], name)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -97,7 +158,9 @@ def _members(hint: Any) -> tuple[Any, ...]:
 def _build(cls: type[T], data: Any, prefix: str) -> T:
     if not isinstance(data, Mapping):
         at = f"key {prefix[:-1]!r}: " if prefix else ""
-        raise ConfigError(f"{at}found {data!r}, expected an object with keys of {cls.__name__}")
+        raise ConfigError(
+            f"{at}found {_shown(data)}, expected an object with keys of {cls.__name__}"
+        )
     values = {
         name: _read(value, _hint(cls, name, f"{prefix}{name}"), f"{prefix}{name}")
         for name, value in data.items()
@@ -122,6 +185,8 @@ def _read(value: Any, hint: Any, key: str) -> Any:
         return [_read(item, arguments[0], f"{key}.{i}") for i, item in enumerate(value)]
     if origin in (dict, Mapping) and isinstance(value, Mapping):
         return {name: _read(item, arguments[1], f"{key}.{name}") for name, item in value.items()}
+    if type(value) is int and hint in (int, float) and value not in INTEGERS:
+        raise ConfigError(f"key {key!r}: found {_shown(value)}, expected a number of 64 bits")
     if hint is float and type(value) is int:
         return float(value)
     if origin is Literal and any(value == c and type(value) is type(c) for c in arguments):
@@ -175,13 +240,18 @@ def _readings(text: str) -> Iterator[Any]:
 
 def _number_or_text(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return parse_json(text)
+    except ConfigError:
         return text.strip()
 
 
 def _mismatch(value: Any, hint: Any, key: str) -> ConfigError:
-    return ConfigError(f"key {key!r}: found {value!r}, expected {_describe(hint)}")
+    return ConfigError(f"key {key!r}: found {_shown(value)}, expected {_describe(hint)}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def _describe(hint: Any) -> str:

@@ -1,7 +1,8 @@
 """Every mistake a user can make: each message gives the value found and the valid choices."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 
 class VitlabError(ValueError):
@@ -100,6 +101,25 @@ class MissingExtra(VitlabError):
 
     def __init__(self, extra: str, needed_for: str) -> None:
         super().__init__(f"{needed_for} needs an extra: pip install 'vitlab[{extra}]'")
+
+
+@contextmanager
+def damage_as(kind: type[VitlabError], what: str) -> Iterator[None]:
+    """Raise `kind` for every exception of another library that parses foreign bytes.
+
+    For the calls of that library alone: a fault of our own must not look like damage.
+    """
+    try:
+        yield
+    except (VitlabError, MemoryError):
+        raise
+    except Exception as error:
+        raise kind(f"{what} ({one_line(error)})") from error
+
+
+def one_line(error: BaseException, limit: int = 160) -> str:
+    """The message of an exception in one line of bounded length, or its name."""
+    return " ".join(str(error).split())[:limit] or type(error).__name__
 
 
 def suggest(found: str, choices: Iterable[str]) -> str:

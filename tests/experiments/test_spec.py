@@ -59,7 +59,7 @@ def test_gains_are_of_four_arms_that_are_there(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("arms = 3", "expected"),
-        ("title = [", "no TOML"),
+        ("title = [", "not TOML"),
         ('[[arms]]\nname = "a"\nagaints = ["b"]', "did you mean .*against"),
         ('[[arms]]\nname = "a"\nagainst = ["b"]', "against.*'b'"),
         ('[[arms]]\nname = "../a"', "letters, digits"),

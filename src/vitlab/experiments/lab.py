@@ -1,12 +1,11 @@
 """Where an experiment happens: its data and budget, and from these the settings of a training."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.config import from_dict, to_dict
+from vitlab.config import from_dict, parse_json, to_dict
 from vitlab.data.datasets import DataSource
 from vitlab.errors import ConfigError
 from vitlab.experiments.settled import (
@@ -180,7 +179,12 @@ class Lab:
     def anchor(self) -> Anchor | None:
         """Known from the moment on at which the first training has its number of steps."""
         path = self.folder / "anchor.json"
-        return from_dict(Anchor, json.loads(path.read_text())) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            return from_dict(Anchor, parse_json(path.read_text()))
+        except ValueError as error:
+            raise ConfigError(f"{path}: damaged ({error}); remove {self.folder}") from error
 
     def drop_anchor(self, arm: Arm, plan: Plan) -> None:
         """Keep what the budget bought the first training."""

@@ -1,20 +1,14 @@
 """An experiment by name or from a TOML file."""
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitlab.config import flat, from_dict
+from vitlab.config import flat, from_dict, parse_toml
 from vitlab.errors import ConfigError, VitlabError
 from vitlab.experiments.spec import Experiment
 from vitlab.experiments.table import TABLE, named
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def find(what: str | os.PathLike[str] | Experiment) -> Experiment:
@@ -30,11 +24,11 @@ def find(what: str | os.PathLike[str] | Experiment) -> Experiment:
 def read(path: Path) -> Experiment:
     """The experiment that a file describes; its name is the file's unless it says another."""
     try:
-        content = tomllib.loads(path.read_text())
+        content = parse_toml(path.read_text())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
-        raise ConfigError(f"{path}: no TOML ({error})") from error
+        raise ConfigError(f"{path}: {error}") from error
     named_so = {"name": path.stem, "title": path.stem, **content}
     try:
         return from_dict(Experiment, _with_flat_changes(named_so))

@@ -1,11 +1,11 @@
 """What one training came to: `result.json` in its folder, by which it is known to be finished."""
 
-import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vitlab.config import from_dict, to_dict
+from vitlab.config import from_dict, parse_json, to_dict
 from vitlab.errors import ConfigError
 from vitlab.files import write_json
 
@@ -42,6 +42,13 @@ class Result:
     probes: dict[str, list[float]] = field(default_factory=dict)
     """What else was measured, by name."""
 
+    def __post_init__(self) -> None:
+        if self.images < 0:
+            raise ConfigError(f"{self.images} images; valid: at least 0")
+        digits = (self.images + 3) // 4
+        if self.right and not re.fullmatch(f"[0-9a-f]{{{digits}}}", self.right):
+            raise ConfigError(f"'right' is not {digits} hexadecimal digits")
+
     @property
     def bits(self) -> list[bool] | None:
         """Whether each image was told right; None where that is not known."""
@@ -66,7 +73,7 @@ def read_result(folder: Path) -> Result | None:
     if not path.is_file():
         return None
     try:
-        return from_dict(Result, json.loads(path.read_text()))
+        return from_dict(Result, parse_json(path.read_text()))
     except (ValueError, OSError) as error:
         raise ConfigError(
             f"{path}: damaged ({error}); remove {folder} to train it again"

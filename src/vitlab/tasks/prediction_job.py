@@ -1,11 +1,10 @@
 """What a file of predictions was asked for: kept beside it, so that nothing else continues it."""
 
-import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitlab.config import from_dict, to_dict
+from vitlab.config import from_dict, parse_json, to_dict
 from vitlab.errors import FileError, VitlabError
 from vitlab.files import write_json
 from vitlab.kinds import Task
@@ -50,7 +49,7 @@ def read_job(output: Path) -> Job | None:
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text())
+        content = parse_json(path.read_text())
         if content.get("format_version") != VERSION:
             raise ValueError(f"format_version {content.get('format_version')}; valid: {VERSION}")
         return from_dict(Job, content)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab import __version__
-from vitlab.config import from_dict, to_dict
+from vitlab.config import from_dict, parse_json, to_dict
 from vitlab.data.images import Survey
 from vitlab.errors import ConfigError
 from vitlab.files import write_json
@@ -73,7 +73,7 @@ def read_plan(run: Path) -> Plan:
     if not path.is_file():
         raise ConfigError(f"{run}: no run to resume (no config.json in it)")
     try:
-        return from_dict(Plan, json.loads(path.read_text()))
+        return from_dict(Plan, parse_json(path.read_text()))
     except (ValueError, OSError) as error:
         raise ConfigError(f"{path}: not the plan of a run ({error})") from error
 
@@ -130,7 +130,7 @@ def read_survey(run: Path) -> Survey | None:
     if not path.exists():
         return None
     try:
-        return from_dict(Survey, json.loads(path.read_text()))
+        return from_dict(Survey, parse_json(path.read_text()))
     except (ValueError, OSError) as error:
         raise ConfigError(f"{path}: damaged ({error}); remove it to look again") from error
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vitlab.config import from_dict, to_dict
+from vitlab.config import from_dict, parse_json, to_dict
 from vitlab.errors import VitlabError, WeightsError
 
 CONFIG_KEY, FACTS_KEY = "vitlab", "vitlab_export"
@@ -61,7 +61,7 @@ def read_deployed(metadata: Mapping[str, str], name: str) -> Deployed:
             f"writes"
         )
     try:
-        config = json.loads(metadata[CONFIG_KEY])
-        return Deployed(config=config, facts=from_dict(Facts, json.loads(metadata[FACTS_KEY])))
+        config = parse_json(metadata[CONFIG_KEY])
+        return Deployed(config=config, facts=from_dict(Facts, parse_json(metadata[FACTS_KEY])))
     except (ValueError, VitlabError) as error:
         raise WeightsError(f"{name}: damaged metadata ({error})") from error

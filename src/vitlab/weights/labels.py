@@ -1,12 +1,12 @@
 """Names for classes: a set that is known by name, a file, or a sequence."""
 
-import json
 import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from vitlab import imagenet
+from vitlab.config import parse_json
 from vitlab.errors import WeightsError, suggest
 
 Labels = str | os.PathLike[str] | Iterable[str]
@@ -80,7 +80,7 @@ def _from_lines(text: str) -> tuple[str, ...]:
 
 
 def _from_json(text: str) -> tuple[str, ...]:
-    content = json.loads(text)
+    content = parse_json(text)
     if isinstance(content, dict):
         content = [content[str(number)] for number in range(len(content))]
     if not isinstance(content, list) or not all(isinstance(label, str) for label in content):

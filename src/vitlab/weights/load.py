@@ -1,6 +1,5 @@
 """`load_weights`: any known file to a `VisionTransformer`, one tensor at a time."""
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitlab import imagenet
-from vitlab.config import from_dict
+from vitlab.config import from_dict, parse_json
 from vitlab.errors import ConfigError, WeightsError
 from vitlab.models.config import Size, ViTConfig, pair
 from vitlab.models.vit import VisionTransformer
@@ -129,9 +128,9 @@ def _known_config(file: TensorFile, checkpoint: Checkpoint | None) -> Beside:
     beside = Beside() if config else read_beside(file.path.parent)
     try:
         if config:
-            return read_ours(json.loads(config))
-        return read_note(json.loads(note), beside) if note else beside
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return read_ours(parse_json(config))
+        return read_note(parse_json(note), beside) if note else beside
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
         raise WeightsError(f"truncated or damaged vitlab config in the file: {error}") from error
 
 

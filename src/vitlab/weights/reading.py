@@ -1,6 +1,5 @@
 """Files that may be damaged or missing, read with one clear line about what is wrong; no torch."""
 
-import json
 import pickle
 import struct
 import zipfile
@@ -10,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vitlab.errors import WeightsError
+from vitlab.config import parse_json
+from vitlab.errors import ConfigError, WeightsError, one_line
 
 SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt")
 """How the names of weight files end."""
@@ -37,7 +37,7 @@ def reading(path: Path) -> Iterator[None]:
     except WeightsError:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise WeightsError(f"{path}: truncated or damaged ({_line(error)})") from error
+        raise WeightsError(f"{path}: truncated or damaged ({one_line(error)})") from error
     except FileNotFoundError:
         raise WeightsError(f"{path}: no such file or folder") from None
     except OSError as error:
@@ -48,11 +48,7 @@ def reading(path: Path) -> Iterator[None]:
             f"run code"
         ) from error
     except (ValueError, RuntimeError, KeyError, TypeError, struct.error) as error:
-        raise WeightsError(f"{path}: not a readable weight file ({_line(error)})") from error
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__
+        raise WeightsError(f"{path}: not a readable weight file ({one_line(error)})") from error
 
 
 def read_json(path: Path, limit: int = 16 << 20) -> dict[str, Any]:
@@ -61,9 +57,9 @@ def read_json(path: Path, limit: int = 16 << 20) -> dict[str, Any]:
         if path.stat().st_size > limit:
             raise WeightsError(f"{path.stat().st_size} bytes; valid for JSON: at most {limit}")
         try:
-            content = json.loads(path.read_bytes())
-        except (ValueError, RecursionError) as error:
-            raise WeightsError(f"not JSON ({_line(error)})") from error
+            content = parse_json(path.read_bytes())
+        except ConfigError as error:
+            raise WeightsError(str(error)) from error
         if not isinstance(content, dict):
             raise WeightsError(f"holds a {type(content).__name__}, not a JSON object")
         return content

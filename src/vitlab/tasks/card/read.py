@@ -1,6 +1,5 @@
 """From a bundle, a run or a weight file to its card."""
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.checksum import file_digest
+from vitlab.config import parse_json
 from vitlab.errors import ConfigError
 from vitlab.inference.classifier import Classifier, load
 from vitlab.models.flops import cost
@@ -19,7 +19,7 @@ from vitlab.weights.bundle_files import bundle_files, find_bundle, is_bundle, re
 from vitlab.weights.bundled import bundled_folder
 from vitlab.weights.container import CONFIG_KEY
 from vitlab.weights.files import open_weights
-from vitlab.weights.reading import read_json
+from vitlab.weights.reading import read_json, reading
 
 FREE = {
     *("classes", "image_size", "channels", "dropout", "attention_dropout", "drop_path"),
@@ -110,7 +110,8 @@ def _inside(path: Path) -> dict[str, Any]:
     """What the metadata of a file of ours hold besides the model: those of a bundle hold all."""
     file = open_weights(path)
     try:
-        return _mapping(json.loads(file.metadata.get(CONFIG_KEY, "{}")))
+        with reading(path):
+            return _mapping(parse_json(file.metadata.get(CONFIG_KEY, "{}")))
     finally:
         file.close()
 

@@ -1,10 +1,11 @@
 """`report.html` in the folder of a run."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vitlab.config import parse_json
+from vitlab.errors import ConfigError, one_line
 from vitlab.files import replacing
 from vitlab.tasks.report.content import Point, Report
 from vitlab.tasks.report.page import render
@@ -16,7 +17,7 @@ def write_report(run: Path, report: Report) -> Path:
     report = replace(
         report,
         metrics=report.metrics or (read_metrics(metrics) if metrics.exists() else ()),
-        config=report.config or (json.loads(config.read_text()) if config.exists() else None),
+        config=report.config or (parse_json(config.read_text()) if config.exists() else None),
     )
     return write_page(run / "report.html", report)
 
@@ -31,7 +32,10 @@ def write_page(path: Path, report: Report) -> Path:
 def read_metrics(path: Path) -> tuple[Point, ...]:
     """The lines of `metrics.jsonl`; a last one that was cut off while being written is left out."""
     lines = path.read_bytes().split(b"\n")
-    return tuple(_point(json.loads(line)) for line in lines[:-1] if line)
+    try:
+        return tuple(_point(parse_json(line)) for line in lines[:-1] if line)
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise ConfigError(f"{path}: not the log of a run ({one_line(error)})") from error
 
 
 def _point(line: dict[str, Any]) -> Point:
