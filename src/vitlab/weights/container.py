@@ -11,8 +11,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vitlab.errors import WeightsError
-from vitlab.weights.npz import read_npz_header
+from vitlab.errors import WeightsError, damage_as
+from vitlab.weights.npz import DAMAGED, read_npz_header
 from vitlab.weights.reading import reading
 from vitlab.weights.rules import Shape
 from vitlab.weights.safetensors import read_safetensors_header
@@ -65,7 +65,7 @@ KNOWN = "valid contents: safetensors, .npz, .pth of torch.save"
 
 
 def _open_zip(path: Path) -> TensorFile:
-    with zipfile.ZipFile(path) as archive:
+    with damage_as(WeightsError, DAMAGED), zipfile.ZipFile(path) as archive:
         members, comment = archive.namelist(), archive.comment
     note = {NOTE_KEY: comment.removeprefix(NOTE).decode()} if comment.startswith(NOTE) else {}
     if any(name.endswith("data.pkl") for name in members):

@@ -12,29 +12,31 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.errors import WeightsError
+from vitlab.errors import WeightsError, damage_as
 from vitlab.weights.rules import Shape
 
 Load = Callable[[str], Tensor]
+DAMAGED = "truncated or damaged"
 BFLOAT16 = np.dtype("V2")
 """NumPy has no bfloat16: JAX's arrays come out as two bytes without meaning."""
 
 
 def read_npz_header(path: Path) -> tuple[dict[str, Shape], Load, Callable[[], None]]:
     """Shapes, a reader and a closer; the arrays' headers are checked, their data is not read."""
-    archive = zipfile.ZipFile(path)
+    with damage_as(WeightsError, DAMAGED):
+        archive = zipfile.ZipFile(path)
     try:
         shapes = {
             member.filename.removesuffix(".npy"): _shape(archive, member)
             for member in archive.infolist()
-            if not member.is_dir()
+            if not member.filename.endswith("/")
         }
     except BaseException:
         archive.close()
         raise
 
     def load(name: str) -> Tensor:
-        with archive.open(f"{name}.npy") as file:
+        with damage_as(WeightsError, DAMAGED), archive.open(f"{name}.npy") as file:
             array = npy.read_array(file, allow_pickle=False)
         return _tensor(array, name)
 
@@ -43,18 +45,16 @@ def read_npz_header(path: Path) -> tuple[dict[str, Shape], Load, Callable[[], No
 
 def _shape(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Shape:
     name = member.filename.removesuffix(".npy")
-    with archive.open(member) as file:
-        try:
-            version = npy.read_magic(file)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, _, dtype = read(file)
-        except ValueError as error:
-            raise WeightsError(f"{name!r} is not a NumPy array ({error})") from error
+    what = f"{name[:200]!r} is not a NumPy array"
+    with damage_as(WeightsError, what), archive.open(member) as file:
+        version = npy.read_magic(file)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read(file)
     if dtype.hasobject:
         raise WeightsError(
             f"{name!r} holds pickled Python objects; refused, since reading them could run code"
         )
-    if math.prod(shape) * dtype.itemsize > member.file_size:
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > member.file_size:
         raise WeightsError(f"{name!r} is shorter than its shape {shape} says")
     return tuple(shape)
 

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.errors import WeightsError
+from vitlab.config import parse_json
+from vitlab.errors import ConfigError, WeightsError
 from vitlab.weights.rules import Shape
 
 DTYPES = {
@@ -71,9 +72,9 @@ def _header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
             f"not safetensors, or truncated: a header of {length} bytes in a file of {size}"
         )
     try:
-        header = json.loads(file.read(length))
-    except (ValueError, RecursionError):
-        raise WeightsError("not safetensors: the header is no JSON") from None
+        header = parse_json(file.read(length))
+    except ConfigError as error:
+        raise WeightsError(f"not safetensors: the header is no JSON ({error})") from error
     if not isinstance(header, dict) or not isinstance(header.get("__metadata__", {}), dict):
         raise WeightsError("not safetensors: the header is no JSON object")
     return header, 8 + length
@@ -84,8 +85,8 @@ def _entries(header: dict[str, Any], size: int) -> dict[str, tuple[torch.dtype, 
     entries = {}
     for name, entry in header.items():
         try:
-            shape = tuple(int(length) for length in entry["shape"])
-            begin, end = (int(offset) for offset in entry["data_offsets"])
+            shape = tuple(map(_integer, entry["shape"]))
+            begin, end = map(_integer, entry["data_offsets"])
             dtype_name = str(entry["dtype"])
         except (KeyError, TypeError, ValueError):
             raise WeightsError(f"damaged header: tensor {name!r} is described wrongly") from None
@@ -108,6 +109,12 @@ def _entries(header: dict[str, Any], size: int) -> dict[str, tuple[torch.dtype, 
         found = "truncated" if last > size else "damaged"
         raise WeightsError(f"{found}: {size} bytes of tensors, the header says {last}")
     return entries
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not an integer")
+    return value
 
 
 def write_safetensors(

@@ -1,15 +1,18 @@
 """Files of `torch.save`, opened without running what they pickle."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitlab.errors import WeightsError
+from vitlab.errors import WeightsError, one_line
 
 NESTED = ("state_dict", "model", "model_state", "model_state_dict", "teacher", "model_ema", "net")
 """Where training scripts put the weights inside a `.pth`, most trusted first."""
+LEVELS = 8
+"""Of dictionaries that are searched: one that contains itself has no end."""
 MAPPED_LIMIT = 64 << 20
 """Bytes read before a mapping is renewed, which gives its memory back."""
 
@@ -44,10 +47,19 @@ class TorchState:
         self._state.clear()
 
     def _open(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=self.mmap)
+        content = self._load()
         if not isinstance(content, dict):
             raise WeightsError(f"holds a {type(content).__name__}, not a dictionary of tensors")
         return find_state(content), content
+
+    def _load(self) -> Any:
+        """What torch reads; on damaged bytes it raises exceptions of nearly any kind."""
+        try:
+            return torch.load(self.path, map_location="cpu", weights_only=True, mmap=self.mmap)
+        except (pickle.UnpicklingError, OSError, EOFError, MemoryError):
+            raise  # `reading` has a better line for these
+        except Exception as error:
+            raise WeightsError(f"not a readable weight file ({one_line(error)})") from error
 
 
 def find_state(content: dict[Any, Any]) -> dict[str, Tensor]:
@@ -55,17 +67,20 @@ def find_state(content: dict[Any, Any]) -> dict[str, Tensor]:
     state = _search(content)
     if state is not None:
         return state
-    keys = ", ".join(map(repr, list(content)[:5])) or "no keys"
+    names = [repr(name)[:40] for name in content if isinstance(name, str)]
+    keys = ", ".join(names[:5]) or "no names"
     raise WeightsError(
         f"no dictionary of tensors under {keys}; looked for one under {', '.join(NESTED)}"
     )
 
 
-def _search(content: dict[Any, Any]) -> dict[str, Tensor] | None:
+def _search(content: dict[Any, Any], levels: int = LEVELS) -> dict[str, Tensor] | None:
     """What lies under a known key, else the tensors here: beside weights, they are of a metric."""
     for key in NESTED:
         inner = content.get(key)
-        if isinstance(inner, dict) and (found := _search(inner)) is not None:
-            return found
+        if levels and isinstance(inner, dict):
+            found = _search(inner, levels - 1)
+            if found is not None:
+                return found
     state = {name: value for name, value in content.items() if isinstance(value, Tensor)}
     return state if state and all(isinstance(name, str) for name in state) else None
