@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab import imagenet
-from vitlab.config import from_dict
+from vitlab.config import check_fields, from_dict
 from vitlab.errors import VitlabError, WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.preprocessing import Preprocessing
@@ -60,6 +60,9 @@ class Beside:
     licence: str | None = None
     task: str = "single-label"
 
+    def __post_init__(self) -> None:
+        check_fields(ViTConfig, self.fields)
+
 
 def read_beside(folder: Path) -> Beside:
     """What `config.json` and `preprocessor_config.json` of the folder say, if they exist."""
@@ -76,7 +79,7 @@ def read_beside(folder: Path) -> Beside:
             return _huggingface(content, folder)
     except VitlabError as error:
         raise WeightsError(f"{path}: {error}") from error
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise WeightsError(f"{path}: not a config that can be read ({error})") from error
     return Beside(preprocessing=_huggingface_preprocessing(folder))
 
@@ -151,7 +154,7 @@ def _huggingface_preprocessing(folder: Path) -> Preprocessing | None:
     content = read_json(path)
     try:
         return _from_processor(content)
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise WeightsError(f"{path}: not a preprocessing that can be read ({error})") from error
 
 
