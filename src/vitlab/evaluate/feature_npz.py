@@ -9,10 +9,10 @@ import math
 import shutil
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +20,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from vitlab.errors import FileError
+from vitlab.config import parse_json
+from vitlab.errors import FileError, damage_as
 from vitlab.evaluate.feature_file import FeatureFileError, FeatureInfo, Rows, info_from
 from vitlab.files import replacing
 
@@ -131,7 +132,7 @@ class NpzReader:
         return [(paths[number], labels[number]) for number in numbers]
 
     def _header(self, name: str, kind: str) -> _Header:
-        with _damage(), _opened(self._archive, name) as member:
+        with _opened(self._archive, name) as member:
             header = _read_header(member)
         if header.kind.kind != kind:
             raise FeatureFileError(f"array {name!r} of {header.kind}")
@@ -143,39 +144,32 @@ def reading_npz(path: Path) -> Iterator[NpzReader]:
     """An archive of ours; what is wrong with another is a `FeatureFileError`."""
     with _damage():
         archive = zipfile.ZipFile(path)
-    with archive, _damage():
+    with archive:
         yield NpzReader(archive)
 
 
-@contextmanager
-def _damage() -> Iterator[None]:
-    try:
-        yield
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        reason = " ".join(str(error).split()) or "it ends too early"
-        raise FeatureFileError(f"not an .npz, or a damaged one ({reason})") from error
+_damage = partial(damage_as, FeatureFileError, "not an .npz, or a damaged one")
+"""For calls of NumPy and `zipfile`."""
 
 
 @contextmanager
 def _opened(archive: zipfile.ZipFile, name: str) -> Iterator[zipfile.ZipExtFile]:
-    try:
+    if f"{name}.npy" not in archive.namelist():
+        raise FeatureFileError(f"no array {name!r}; valid: a file that vitlab features wrote")
+    with _damage():
         member = archive.open(f"{name}.npy")
         assert isinstance(member, zipfile.ZipExtFile)  # as it is whenever one reads
-    except KeyError:
-        raise FeatureFileError(
-            f"no array {name!r}; valid: a file that vitlab features wrote"
-        ) from None
     with member:
         yield member
 
 
 def _read_header(member: zipfile.ZipExtFile) -> _Header:
-    try:
+    with damage_as(FeatureFileError, "a damaged array"):
         version = npy.read_magic(member)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, kind = read(member)
-    except ValueError as error:
-        raise FeatureFileError(f"a damaged array ({error})") from error
+    if min(shape, default=0) < 0 or not kind.itemsize:
+        raise FeatureFileError(f"a damaged array (shape {shape} of {kind})")
     if kind.hasobject or fortran:
         raise FeatureFileError("an array of pickled objects or by columns; valid: as we wrote it")
     return _Header(shape=shape, kind=kind)
@@ -188,10 +182,17 @@ def _pieces(archive: zipfile.ZipFile, name: str, rows: int) -> Iterator[NDArray[
         width = math.prod(header.shape[1:])
         for start in range(0, header.shape[0], rows):
             count = min(rows, header.shape[0] - start)
-            content = member.read(count * width * header.kind.itemsize)
-            if len(content) < count * width * header.kind.itemsize:
-                raise EOFError
-            yield np.frombuffer(content, header.kind).reshape(count, *header.shape[1:])
+            values = _values(member, count * width, header.kind)
+            yield values.reshape(count, *header.shape[1:])
+
+
+def _values(member: zipfile.ZipExtFile, count: int, kind: np.dtype[Any]) -> NDArray[Any]:
+    """The next values of an array."""
+    with _damage():
+        content = member.read(count * kind.itemsize)
+        if len(content) < count * kind.itemsize:
+            raise EOFError("it ends too early")
+        return np.frombuffer(content, kind)
 
 
 def _picked(archive: zipfile.ZipFile, name: str, numbers: Sequence[int]) -> dict[int, str]:
@@ -200,7 +201,8 @@ def _picked(archive: zipfile.ZipFile, name: str, numbers: Sequence[int]) -> dict
     for piece in _pieces(archive, name, NAMES_AT_ONCE):
         for number in wanted:
             if start <= number < start + len(piece):
-                found[number] = str(piece[number - start])
+                with _damage():
+                    found[number] = str(piece[number - start])
         start += len(piece)
     return found
 
@@ -210,10 +212,8 @@ def _metadata(archive: zipfile.ZipFile) -> Any:
         header = _read_header(member)
         if header.shape != () or header.kind.kind != "U" or header.kind.itemsize > MOST_METADATA:
             raise FeatureFileError("metadata that is not ours")
-        content = member.read(header.kind.itemsize)
-    if len(content) < header.kind.itemsize:
-        raise EOFError
+        content = _values(member, 1, header.kind)
     try:
-        return json.loads(str(np.frombuffer(content, header.kind)[0]))
-    except (ValueError, RecursionError) as error:
+        return parse_json(str(content[0]))
+    except ValueError as error:
         raise FeatureFileError("metadata that is not JSON") from error

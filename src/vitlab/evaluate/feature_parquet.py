@@ -4,12 +4,14 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vitlab.errors import MissingExtra
+from vitlab.config import parse_json
+from vitlab.errors import MissingExtra, damage_as
 from vitlab.evaluate.feature_file import FeatureFileError, FeatureInfo, Rows, info_from
 from vitlab.files import replacing
 
@@ -79,45 +81,57 @@ class ParquetReader:
 
     def __init__(self, file: Any) -> None:
         self._file = file
-        metadata = (file.schema_arrow.metadata or {}).get(KEY)
-        missing = [name for name in COLUMNS if name not in file.schema_arrow.names]
+        with _damage():
+            schema, self.count = file.schema_arrow, int(file.metadata.num_rows)
+            metadata, names = (schema.metadata or {}).get(KEY), schema.names
+        missing = [name for name in COLUMNS if name not in names]
         if metadata is None or missing:
             what = f"no column {missing[0]!r}" if missing else "no metadata of vitlab"
             raise FeatureFileError(f"{what}; valid: a file that vitlab features wrote")
         try:
-            self.info = info_from(json.loads(metadata))
-        except (ValueError, RecursionError) as error:
-            if isinstance(error, FeatureFileError):
-                raise
+            content = parse_json(metadata)
+        except ValueError as error:
             raise FeatureFileError("metadata that is not JSON") from error
-        self.count: int = file.metadata.num_rows
+        self.info = info_from(content)
 
     def chunks(self, rows: int) -> Iterator[Rows]:
         """All features in order, at most `rows` images at once."""
-        for batch in self._file.iter_batches(rows, columns=["features"]):
-            flat = batch.column(0).flatten().to_numpy(zero_copy_only=False)
-            if len(flat) != batch.num_rows * math.prod(self.info.shape):
+        for count, flat in self._batches(rows):
+            if len(flat) != count * math.prod(self.info.shape):
                 raise FeatureFileError(f"rows that are not features of {self.info.shape}")
-            yield flat.astype(np.float32, copy=False).reshape(batch.num_rows, *self.info.shape)
+            yield flat.reshape(count, *self.info.shape)
+
+    def _batches(self, rows: int) -> Iterator[tuple[int, Rows]]:
+        """Number of images and all their values."""
+        with _damage():
+            for batch in self._file.iter_batches(rows, columns=["features"]):
+                flat = batch.column(0).flatten().to_numpy(zero_copy_only=False)
+                yield batch.num_rows, flat.astype(np.float32, copy=False)
 
     def names(self, numbers: Sequence[int]) -> list[tuple[str, str]]:
         """Path and label of the images of these row numbers."""
         arrow, _ = _pyarrow()
         rows = arrow.array(list(numbers), arrow.int64())
-        table = self._file.read(columns=["path", "label"]).take(rows)
-        return [(row["path"], row["label"] or "") for row in table.to_pylist()]
+        with _damage():
+            table = self._file.read(columns=["path", "label"])
+            found = [(row["path"], row["label"] or "") for row in table.take(rows).to_pylist()]
+        if not all(isinstance(text, str) for pair in found for text in pair):
+            raise FeatureFileError("paths or labels that are not text")
+        return found
 
 
 @contextmanager
 def reading_parquet(path: Path) -> Iterator[ParquetReader]:
     """A file of ours; what is wrong with another is a `FeatureFileError`."""
-    arrow, parquet = _pyarrow()
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield ParquetReader(file)
-    except (arrow.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise FeatureFileError(f"not a Parquet file, or a damaged one ({reason})") from error
+    _, parquet = _pyarrow()
+    with _damage():
+        file = parquet.ParquetFile(path)
+    with file:
+        yield ParquetReader(file)
+
+
+_damage = partial(damage_as, FeatureFileError, "not a Parquet file, or a damaged one")
+"""For calls of pyarrow."""
 
 
 def _pyarrow() -> tuple[Any, Any]:
