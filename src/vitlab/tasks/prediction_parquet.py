@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from vitlab.errors import FileError, MissingExtra
+from vitlab.errors import FileError, MissingExtra, one_line
 from vitlab.files import replacing
 from vitlab.inference.predictor import Prediction, shortest
 from vitlab.kinds import Task
@@ -57,9 +57,9 @@ def parquet_records(path: Path, task: Task = "single-label") -> Iterator[Predict
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(ROWS):
                 yield from (_prediction(row, task) for row in batch.to_pylist())
-    except (arrow.ArrowException, KeyError) as error:
+    except (arrow.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
         raise FileError(
-            f"{path}: holds no predictions of ours ({error}); --overwrite starts anew"
+            f"{path}: holds no predictions of ours ({one_line(error)}); --overwrite starts anew"
         ) from error
 
 

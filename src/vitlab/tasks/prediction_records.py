@@ -4,8 +4,10 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
+from types import NoneType
 from typing import Any, Protocol, runtime_checkable
 
+from vitlab.config import parse_json
 from vitlab.inference.predictor import Prediction
 from vitlab.kinds import Task
 
@@ -54,7 +56,7 @@ class JsonLines:
 
     def decode(self, record: bytes) -> Prediction:
         """What was encoded; ValueError when it was something else."""
-        return _prediction(self._task, **json.loads(record))
+        return _prediction(self._task, **parse_json(record))
 
     def is_whole(self, lines: bytes) -> bool:
         """A line break inside JSON is escaped."""
@@ -90,7 +92,7 @@ class Csv:
         fields: dict[str, Any] = {name: text or None for name, text in texts.items()}
         for name in NUMBERS & fields.keys():
             fields[name] = float(texts[name]) if texts[name] else None
-        return _prediction(self._task, **fields | {"top": json.loads(texts["top"] or "[]")})
+        return _prediction(self._task, **fields | {"top": parse_json(texts["top"] or "[]")})
 
     def is_whole(self, lines: bytes) -> bool:
         """A line break inside quotes ends nothing; quotes in a field are doubled."""
@@ -134,6 +136,11 @@ def _prediction(
     error: str | None,
     value: float | None = None,
 ) -> Prediction:
+    texts, numbers = (path, label, error), (probability, value)
+    if not all(isinstance(each, str | None) for each in texts):
+        raise TypeError(f"{texts} are not texts")
+    if not all(type(each) in (float, int, NoneType) for each in numbers):
+        raise TypeError(f"{numbers} are not numbers")
     return Prediction(
         path=path,
         label=label,
