@@ -1,6 +1,7 @@
 """Fashion-MNIST (arXiv:1708.07747) in its own format, idx, plain or compressed with gzip."""
 
 import gzip
+import math
 from functools import partial
 from pathlib import Path
 
@@ -47,6 +48,7 @@ DEBIAN = StoredFile(
 )
 DEBIAN_SIZES = (26_421_856, 29_491, 4_422_079, 5_125)
 """Bytes of the four files there: the same numbers, packed anew."""
+SHAPE = (28, 28)
 MAGIC = {1: 0x0801, 3: 0x0803}
 """How an idx file of bytes begins, by the number of its axes."""
 
@@ -57,7 +59,7 @@ def open_fashion(folder: Path) -> DataSource:
         name="fashion-mnist",
         labels=LABELS,
         channels=1,
-        image_size=(28, 28),
+        image_size=SHAPE,
         open_train=partial(_read, folder, *TRAIN),
         open_test=partial(_read, folder, *TEST),
         mean=(0.28604,),
@@ -68,8 +70,12 @@ def open_fashion(folder: Path) -> DataSource:
 def _read(folder: Path, images: str, labels: str) -> ArraySet:
     pixels = torch.from_numpy(read_idx(folder / images, axes=3))
     classes = torch.from_numpy(read_idx(folder / labels, axes=1)).long()
-    if len(pixels) != len(classes) or int(classes.max()) >= len(LABELS):
+    if len(pixels) != len(classes) or not len(classes) or int(classes.max()) >= len(LABELS):
         raise DataError(f"{folder}: {images} and {labels} do not belong together")
+    if pixels.shape[1:] != SHAPE:
+        raise DataError(
+            f"{folder / images} has images of {tuple(pixels.shape[1:])}; valid: {SHAPE}"
+        )
     return ArraySet(images=pixels[:, None], labels=classes)
 
 
@@ -81,12 +87,12 @@ def read_idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
         path = path.with_name(path.name + ".gz")
         with readable(str(path)), gzip.open(path) as file:
             content = file.read()
-    header = np.frombuffer(content[: 4 + 4 * axes], ">u4")
-    if len(header) != 1 + axes or header[0] != MAGIC[axes]:
+    start = 4 + 4 * axes
+    if len(content) < start or int.from_bytes(content[:4], "big") != MAGIC[axes]:
         raise DataError(f"{path} is not an idx file of bytes with {axes} axes")
-    shape = tuple(int(length) for length in header[1:])
-    values = np.frombuffer(bytearray(content[4 + 4 * axes :]), np.uint8)
-    if values.size != np.prod(shape, dtype=np.int64):
+    shape = tuple(int(length) for length in np.frombuffer(content[4:start], ">u4"))
+    values = np.frombuffer(bytearray(content[start:]), np.uint8)
+    if values.size != math.prod(shape):
         raise DataError(f"{path} has {values.size} values, its header says {shape}")
     return values.reshape(shape)
 
