@@ -2,7 +2,7 @@
 
 import os
 
-from vitlab.errors import WeightsError
+from vitlab.errors import FileError, WeightsError
 from vitlab.tasks.card import markdown, read_card
 from vitlab.weights.bundle_files import find_bundle, is_bundle
 from vitlab.weights.hub import CARD, Pushed, parse_address
@@ -26,5 +26,8 @@ def push(
         )
     card = read_card(folder)
     own = folder / CARD
-    text = own.read_text(encoding="utf-8") if own.is_file() else markdown(card)
+    try:
+        text = own.read_text(encoding="utf-8") if own.is_file() else markdown(card)
+    except UnicodeDecodeError as error:
+        raise FileError(f"{own}: not UTF-8 text (byte {error.start})") from error
     return upload(folder, address, card=text, public=public, progress=progress)
