@@ -9,7 +9,7 @@ from vitlab.errors import FileError, MissingExtra, one_line
 from vitlab.files import replacing
 from vitlab.inference.predictor import Prediction, shortest
 from vitlab.kinds import Task
-from vitlab.tasks.prediction_records import NUMBERS, as_text, columns, record
+from vitlab.tasks.prediction_records import NUMBERS, as_text, columns, read_prediction, record
 
 ROWS = 10_000
 """Of a row group: what is in memory at once."""
@@ -27,7 +27,10 @@ def write_parquet(
     arrow, parquet = _pyarrow()
     schema = _schema(arrow, task)
     rows = map(_row, predictions)
-    with replacing(path) as file, parquet.ParquetWriter(file, schema) as writer:
+    with (
+        replacing(path) as file,
+        parquet.ParquetWriter(file, schema, write_page_checksum=True) as writer,
+    ):
         while group := list(islice(rows, ROWS)):
             writer.write_table(arrow.Table.from_pylist(group, schema=schema))
 
@@ -54,7 +57,7 @@ def parquet_records(path: Path, task: Task = "single-label") -> Iterator[Predict
     """What `write_parquet` wrote."""
     arrow, parquet = _pyarrow()
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             for batch in file.iter_batches(ROWS):
                 yield from (_prediction(row, task) for row in batch.to_pylist())
     except (arrow.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
@@ -73,13 +76,14 @@ def _row(prediction: Prediction) -> dict[str, Any]:
 def _prediction(row: dict[str, Any], task: Task) -> Prediction:
     number = _number(task)
     numbers = {name: row[name] for name in NUMBERS & set(columns(task))}
-    return Prediction(
+    rest = {name: None if each is None else shortest(each) for name, each in numbers.items()}
+    return read_prediction(
+        task,
         path=row["path"],
         label=row["label"],
         top=tuple((score["label"], shortest(score[number])) for score in row["top"]),
         error=row["error"],
-        task=task,
-        **{name: None if each is None else shortest(each) for name, each in numbers.items()},
+        **rest,
     )
 
 

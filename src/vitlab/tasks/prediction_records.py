@@ -56,7 +56,7 @@ class JsonLines:
 
     def decode(self, record: bytes) -> Prediction:
         """What was encoded; ValueError when it was something else."""
-        return _prediction(self._task, **parse_json(record))
+        return read_prediction(self._task, **parse_json(record))
 
     def is_whole(self, lines: bytes) -> bool:
         """A line break inside JSON is escaped."""
@@ -92,7 +92,7 @@ class Csv:
         fields: dict[str, Any] = {name: text or None for name, text in texts.items()}
         for name in NUMBERS & fields.keys():
             fields[name] = float(texts[name]) if texts[name] else None
-        return _prediction(self._task, **fields | {"top": parse_json(texts["top"] or "[]")})
+        return read_prediction(self._task, **fields | {"top": parse_json(texts["top"] or "[]")})
 
     def is_whole(self, lines: bytes) -> bool:
         """A line break inside quotes ends nothing; quotes in a field are doubled."""
@@ -127,7 +127,7 @@ def record(prediction: Prediction) -> dict[str, Any]:
     return {name: getattr(prediction, name) for name in columns(prediction.task)}
 
 
-def _prediction(
+def read_prediction(
     task: Task,
     path: str | None,
     label: str | None,
@@ -136,16 +136,19 @@ def _prediction(
     error: str | None,
     value: float | None = None,
 ) -> Prediction:
-    texts, numbers = (path, label, error), (probability, value)
+    """A prediction of stored fields; TypeError or ValueError where their types are others."""
+    pairs = tuple((name, number) for name, number in top)
+    texts = (path, label, error, *(name for name, _ in pairs))
+    numbers = (probability, value, *(number for _, number in pairs))
     if not all(isinstance(each, str | None) for each in texts):
-        raise TypeError(f"{texts} are not texts")
+        raise TypeError("a path, label or error that is not text")
     if not all(type(each) in (float, int, NoneType) for each in numbers):
-        raise TypeError(f"{numbers} are not numbers")
+        raise TypeError("a probability or value that is not a number")
     return Prediction(
         path=path,
         label=label,
         probability=probability,
-        top=tuple((name, number) for name, number in top),
+        top=pairs,
         error=error,
         value=value,
         task=task,
