@@ -38,7 +38,11 @@ class ParquetWriter:
         )
         # Floats of a network do not repeat: a dictionary of them would only cost.
         self._writer = parquet.ParquetWriter(
-            file, self._schema, compression="zstd", use_dictionary=["label"]
+            file,
+            self._schema,
+            compression="zstd",
+            use_dictionary=["label"],
+            write_page_checksum=True,
         )
         self._waiting: list[Any] = []
 
@@ -125,7 +129,7 @@ def reading_parquet(path: Path) -> Iterator[ParquetReader]:
     """A file of ours; what is wrong with another is a `FeatureFileError`."""
     _, parquet = _pyarrow()
     with _damage():
-        file = parquet.ParquetFile(path)
+        file = parquet.ParquetFile(path, page_checksum_verification=True)
     with file:
         yield ParquetReader(file)
 
