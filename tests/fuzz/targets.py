@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import tarfile
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
@@ -117,8 +118,6 @@ def make_huggingface(folder: Path) -> None:
     make_bundle(bundle)
     vitlab.save_weights(vitlab.load_weights(bundle), folder / "hf", format="huggingface")
     without_metadata(folder / "hf" / "model.safetensors")
-    import shutil
-
     shutil.rmtree(bundle)
 
 
@@ -198,10 +197,11 @@ def show_bundle(folder: Path) -> None:
 
 def make_run(folder: Path) -> None:
     """A run of two steps on a few files, begun, finished, and without its bundle."""
+    random = np.random.default_rng(0)
     for label in LABELS:
         (folder / "images" / label).mkdir(parents=True)
-        for number in range(4):
-            pixels = np.random.default_rng(number).integers(0, 255, (16, 16, 3), dtype=np.uint8)
+        for number in range(8):
+            pixels = random.integers(0, 255, (16, 16, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / "images" / label / f"{number}.png")
     changes: dict[str, Any] = {
         "model": "vit_test",
@@ -216,6 +216,7 @@ def make_run(folder: Path) -> None:
         "workers": 0,
     }
     vitlab.train(data=folder / "images", out=folder / "run", changes=changes)
+    shutil.rmtree(folder / "run" / "bundle")  # so that the checkpoint is needed again
 
 
 def resume_run(folder: Path) -> None:
@@ -306,16 +307,18 @@ TABLES = ("data.csv", "many.csv", "value.tsv")
 
 def make_table(folder: Path) -> None:
     lines = ["path,label,split"]
-    for number in range(6):
+    for number in range(12):
         make_image(folder / f"{number}.png", (16, 16 + number))
-        lines.append(f"{number}.png,{LABELS[number % 3]},{'test' if number > 2 else 'train'}")
+        lines.append(f"{number}.png,{LABELS[number % 3]},{'test' if number > 5 else 'train'}")
     (folder / "data.csv").write_text("\n".join(lines) + "\n")
-    (folder / "many.csv").write_text("path,labels\n0.png,a b\n1.png,b\n2.png,\n3.png,a\n")
-    (folder / "value.tsv").write_text("path\tvalue\n0.png\t1.5\n1.png\t-2\n2.png\t1e3\n3.png\t4\n")
+    many = [f"{number}.png,{'a;b' if number % 2 else 'b'}\n" for number in range(12)]
+    (folder / "many.csv").write_text("path,labels\n" + "".join(many))
+    values = [f"{number}.png\t{number / 4}\n" for number in range(12)]
+    (folder / "value.tsv").write_text("path\tvalue\n" + "".join(values))
 
 
 def use_table(folder: Path) -> None:
-    each(partial(command, "data", "check", folder / name) for name in TABLES)
+    each(partial(_open_all, folder / name) for name in TABLES)
 
 
 def idx(values: Any) -> bytes:
@@ -343,7 +346,7 @@ def use_fashion(folder: Path) -> None:
     _open_all("fashion-mnist")
 
 
-def _open_all(name: str) -> None:
+def _open_all(name: str | Path) -> None:
     from vitlab.data.datasets import open_data
 
     source = open_data(name)
@@ -633,7 +636,7 @@ TARGETS: tuple[Target, ...] = (
         name="experiment",
         make=make_experiment,
         run=_experiment,
-        files={"out/experiment.json": "json", "out/anchor.json": "json"},
+        files={"out/experiment.json": "json", "out/arms/plain/seed-0/result.json": "json"},
         cases=10,
         short=False,
         programs=("git",),
