@@ -148,7 +148,7 @@ def mutate_safetensors(content: bytes, random: Random) -> bytes:
     header = mutate_json(content[8 : 8 + length], random)
     stated = len(header)
     if random.random() < 0.1:
-        stated = random.choice((0, stated - 1, stated + 1, 1 << 31, 1 << 62, (1 << 64) - 1))
+        stated = random.choice((0, max(stated - 1, 0), stated + 1, 1 << 31, 1 << 62, (1 << 64) - 1))
     return stated.to_bytes(8, "little") + header + content[8 + length :]
 
 

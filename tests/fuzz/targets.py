@@ -458,19 +458,45 @@ def _experiment(folder: Path) -> None:
     command("experiment", folder / "study.toml", "--out", folder / "out", "--smoke")
 
 
-# Downloads
+# The hub
 
 
-def make_record(folder: Path) -> None:
-    """A published checkpoint as it lies in the home of fetched weights."""
-    from vitlab.weights.table import checkpoints
+def make_repository(folder: Path) -> None:
+    """The files of a repository, and the answer of the hub that lists them."""
+    from weights.hub_server import Repository, _listed
 
-    checkpoint = next(iter(checkpoints().values()))
-    home = folder / "weights" / checkpoint.name
-    home.mkdir(parents=True)
-    make_weights(home, name=checkpoint.url.rpartition("/")[2], format="google")
-    record = {"name": checkpoint.name, "url": checkpoint.url, "bytes": 1, "sha256": "0" * 64}
-    (home / "source.json").write_text(json.dumps(record))
+    make_bundle(folder / "files")
+    files = {path.name: path.read_bytes() for path in (folder / "files").iterdir()}
+    answer = {
+        "id": "alice/trees",
+        "sha": Repository(private=False).commit(files),
+        "private": False,
+        "tags": ["vit"],
+        "siblings": [_listed(name, content) for name, content in files.items()],
+        "cardData": {"license": "mit"},
+    }
+    (folder / "answer.json").write_text(json.dumps(answer))
+
+
+def pull_repository(folder: Path) -> None:
+    import pytest
+
+    from weights.hub_server import _Handler, standing_in
+
+    body = (folder / "answer.json").read_bytes()
+
+    def answer(handler: Any, name: str, revision: str | None) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", "application/json")
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    with pytest.MonkeyPatch.context() as patch, standing_in(patch, folder) as hub:
+        patch.setattr(_Handler, "info", answer)
+        files = {path.name: path.read_bytes() for path in (folder / "files").iterdir()}
+        hub.publish("alice/trees", files)
+        command("pull", "hf:alice/trees", "--output", folder / "pulled")
 
 
 OURS = ("safetensors", "npz", "pth")
@@ -481,7 +507,7 @@ WEIGHTS: tuple[Target, ...] = tuple(
         make=make,
         run=partial(load_file_or_folder if name in OURS else load_foreign, name=file),
         files={file: kind},
-        cases=80,
+        cases=60,
     )
     for name, make, file, kind in (
         (
@@ -526,7 +552,7 @@ TARGETS: tuple[Target, ...] = (
         make=make_labels,
         run=load_labels,
         files={"list.json": "json", "object.json": "json", "labels.txt": "text"},
-        cases=60,
+        cases=25,
     ),
     Target(
         name="bundle",
@@ -576,7 +602,7 @@ TARGETS: tuple[Target, ...] = (
             make=partial(make_features, name=f"f.{kind}"),
             run=partial(use_features, name=f"f.{kind}"),
             files={f"f.{kind}": mutation},
-            cases=60,
+            cases=30,
         )
         for kind, mutation in (("npz", "zip"), ("parquet", "parquet"))
     ),
@@ -586,7 +612,7 @@ TARGETS: tuple[Target, ...] = (
             make=partial(make_predictions, name=f"p.{kind}"),
             run=partial(continue_predictions, name=f"p.{kind}"),
             files={f"p.{kind}": kind, f"p.{kind}.job.json": "json"},
-            cases=20,
+            cases=12,
         )
         for kind in ("csv", "jsonl", "parquet")
     ),
@@ -595,14 +621,14 @@ TARGETS: tuple[Target, ...] = (
         make=make_images,
         run=use_images,
         files=dict.fromkeys(PICTURES, "bytes"),
-        cases=30,
+        cases=20,
     ),
     Target(
         name="table",
         make=make_table,
         run=use_table,
         files=dict.fromkeys(TABLES, "csv"),
-        cases=40,
+        cases=30,
     ),
     Target(
         name="fashion",
@@ -624,6 +650,14 @@ TARGETS: tuple[Target, ...] = (
         run=use_archives,
         files={"a.tar.gz": "gzip", "npm.tgz": "gzip", "a.deb": "bytes"},
         cases=80,
+    ),
+    Target(
+        name="hub",
+        make=make_repository,
+        run=pull_repository,
+        files={"answer.json": "json", "files/config.json": "json"},
+        cases=10,
+        short=False,
     ),
     Target(
         name="study",

@@ -20,11 +20,6 @@ from fuzz.targets import TARGETS
 
 SEED = int(os.environ.get("VITLAB_FUZZ_SEED", "0"))
 CASES = os.environ.get("VITLAB_FUZZ_CASES", "1000")
-PARSERS = (
-    r"json\.loads?\(|parse_json\(|read_json\(|tomllib\.loads?\(|parse_toml\(|np\.load\(|"
-    r"torch\.load\(|zipfile\.ZipFile\(|csv\.reader\(|csv\.DictReader\(|gzip\.open\(|tarfile\.open\(|"
-    r"np\.fromfile\(|ParquetFile\(|InferenceSession\(|Image\.open\(|onnx\.load\("
-)
 
 
 @pytest.fixture(autouse=True)
