@@ -2,14 +2,20 @@
 
 import ast
 import importlib
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import vitlab
+from tracer import SOURCE as ROOT
+from tracer import files_entered
 from vitlab.data.augment_config import AugmentConfig
 from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
 from vitlab.models.config import ViTConfig
@@ -149,3 +155,37 @@ def test_every_field_of_a_run_is_read(
     config: type[Any], owners: tuple[str, ...], folders: tuple[str, ...]
 ) -> None:
     assert not {field.name for field in fields(config)} - reads(config, owners, folders)
+
+
+# How many files a reader must open to follow one command; raise a number only with a reason.
+FILES_ENTERED = {
+    "predict cifar10 a.jpg --engine torch": 60,
+    "explain cifar10 a.jpg --json": 64,
+    "train --data digits --steps 2 --out run": 109,
+    "finetune --from cifar10 --data digits --steps 2 --out run": 133,
+}
+IMPORTED_BY_EXPLAIN = 207
+EXPLAIN_JOB, IMPORTED_BY_EXPLAIN_JOB = "vitlab.tasks.explain", 173
+SLACK = 1.1
+
+
+@pytest.mark.parametrize("command", FILES_ENTERED)
+def test_a_command_enters_few_files(command: str, tmp_path: Path) -> None:
+    Image.new("RGB", (40, 36), (200, 120, 40)).save(tmp_path / "a.jpg")
+    entered, imported = files_entered(command.split(), tmp_path)
+    assert 1 < len(entered) <= FILES_ENTERED[command] * SLACK
+    if command.startswith("explain"):
+        assert len(entered) <= len(imported) <= IMPORTED_BY_EXPLAIN * SLACK
+
+
+def test_the_explain_job_imports_few_files() -> None:
+    code = f"import json, {EXPLAIN_JOB}, tracer; print(json.dumps(tracer.imported_files()))"
+    path = f"{ROOT}:{Path(__file__).parent}"
+    printed = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert 1 < len(json.loads(printed)) <= IMPORTED_BY_EXPLAIN_JOB * SLACK
