@@ -4,6 +4,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -186,10 +187,8 @@ def options() -> dict[str, Any]:
 
     typer.Typer.__call__ = caught  # type: ignore[method-assign]
     sys.argv = ["vitlab"]
-    try:
+    with suppress(SystemExit):
         runpy.run_module("vitlab", run_name="__main__", alter_sys=True)
-    except SystemExit:
-        pass
     return _command(typer.main.get_command(apps[0]))
 
 

@@ -226,7 +226,8 @@ WEIGHTS = (
     ),
     _command(
         "convert-resized",
-        "convert from-google.safetensors resized.npz --format google --image-size 48 --classes 3 --json",
+        "convert from-google.safetensors resized.npz --format google --image-size 48 --classes 3 "
+        "--json",
         "resized.npz",
         needs="plain",
     ),

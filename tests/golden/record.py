@@ -8,6 +8,7 @@ import runpy
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,8 @@ def preload() -> None:
     for name in ("torch", "torch._dynamo", "numpy", "PIL.Image", "einops", "typer", "rich.console"):
         __import__(name)
     for name in ("matplotlib.figure", "matplotlib.backends.backend_agg", "onnxruntime"):
-        try:
+        with suppress(ImportError):
             __import__(name)
-        except ImportError:
-            pass
 
 
 def machine() -> dict[str, str]:
