@@ -33,15 +33,15 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def clean(value: Any, folders: dict[str, str]) -> Any:
+def clean(value: Any, folders: dict[str, str], drop: frozenset[str] = VOLATILE) -> Any:
     """A JSON value without volatile keys and absolute paths, long lists of numbers as digests."""
     if isinstance(value, dict):
-        kept = {key: clean(item, folders) for key, item in value.items() if key not in VOLATILE}
+        kept = {key: clean(item, folders, drop) for key, item in value.items() if key not in drop}
         return {clean_text(key, folders): item for key, item in kept.items()}
     if isinstance(value, list):
         if len(value) > LONG and all(isinstance(item, int | float) for item in value):
             return {"numbers": len(value), "digest": digest(json.dumps(value).encode())}
-        return [clean(item, folders) for item in value]
+        return [clean(item, folders, drop) for item in value]
     return clean_text(value, folders) if isinstance(value, str) else value
 
 
@@ -99,17 +99,17 @@ def page(text: str, folders: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def tensors(path: Path) -> dict[str, str]:
-    """Type, shape and digest of every tensor in a weight file."""
+def tensors(path: Path, folders: dict[str, str]) -> dict[str, Any]:
+    """Type, shape and digest of every tensor in a weight file; a JSON text in it is parsed."""
     if path.suffix == ".npz":
-        return _arrays(path)
+        return _arrays(path, folders)
     if path.suffix == ".safetensors":
         return _safetensors(path.read_bytes())
     import torch
 
     found = torch.load(path, map_location="cpu", weights_only=True)
     return {
-        name: _told(str(tensor.dtype), tensor.shape, tensor.contiguous().numpy().tobytes())
+        name: _described(str(tensor.dtype), tensor.shape, tensor.contiguous().numpy().tobytes())
         for name, tensor in found.items()
     }
 
@@ -119,22 +119,25 @@ def _safetensors(content: bytes) -> dict[str, str]:
     header, body = json.loads(content[8 : 8 + size]), content[8 + size :]
     header.pop("__metadata__", None)
     return {
-        name: _told(entry["dtype"], entry["shape"], body[slice(*entry["data_offsets"])])
+        name: _described(entry["dtype"], entry["shape"], body[slice(*entry["data_offsets"])])
         for name, entry in sorted(header.items())
     }
 
 
-def _arrays(path: Path) -> dict[str, str]:
+def _arrays(path: Path, folders: dict[str, str]) -> dict[str, Any]:
     import numpy as np
 
-    with np.load(path, allow_pickle=False) as found:
-        return {
-            name: _told(str(found[name].dtype), found[name].shape, found[name].tobytes())
-            for name in sorted(found.files)
-        }
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in sorted(file.files)}
+    return {
+        name: clean(json.loads(str(array)), folders)
+        if array.dtype.kind == "U" and array.ndim == 0
+        else _described(str(array.dtype), array.shape, array.tobytes())
+        for name, array in arrays.items()
+    }
 
 
-def _told(kind: str, shape: Any, content: bytes) -> str:
+def _described(kind: str, shape: Any, content: bytes) -> str:
     return f"{kind} {list(shape)} {digest(content)}"
 
 
@@ -150,7 +153,7 @@ def read(path: Path, folders: dict[str, str]) -> Any:
     """What one file holds, as far as it must not change; the size of a file of unknown kind."""
     kind = path.suffix
     if kind in (".safetensors", ".npz", ".pth", ".pt", ".bin"):
-        return tensors(path)
+        return tensors(path, folders)
     if kind in (".png", ".jpg"):
         return {"pixels": pixels(path)}
     if kind in (".onnx", ".pt2", ".svg"):

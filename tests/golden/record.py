@@ -14,7 +14,7 @@ from typing import Any
 
 from golden.cases import Case
 from golden.material import write_material
-from golden.normal import clean, lines, read
+from golden.normal import VOLATILE, clean, lines, read
 
 CALLS = Path(__file__).with_name("calls.py")
 LIMIT = 600
@@ -129,7 +129,7 @@ def collect(case: Case, folder: Path, work: Path, folders: dict[str, str]) -> di
     printed = (work / "stdout").read_text(encoding="utf-8")
     found: dict[str, Any] = {}
     try:
-        parsed = clean(json.loads(printed), folders)
+        parsed = clean(json.loads(printed), folders, VOLATILE | {*case.drop})
         found["json"] = outline(parsed) if case.outline else parsed
     except ValueError:
         found["printed"] = lines(printed, folders)
