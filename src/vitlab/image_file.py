@@ -7,15 +7,31 @@ of one command goes before both.
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
 from vitlab.errors import ConfigError, InputError, SeveralPictures, TooLarge
 
+ENDINGS = {
+    "JPEG": (".jfif", ".jpe", ".jpeg", ".jpg", ".mpo"),
+    "PNG": (".png",),
+    "GIF": (".gif",),
+    "BMP": (".bmp",),
+    "PPM": (".pbm", ".pgm", ".pnm", ".ppm"),
+    "TIFF": (".tif", ".tiff"),
+    "WEBP": (".webp",),
+    "AVIF": (".avif",),
+}
+"""Formats that are decoded, as Pillow names them, and the endings of their files.
+
+Pillow knows many more: EPS starts Ghostscript, and PSD, FITS, fonts and others have had holes that
+nobody here needs. The formats that Pillow loads first come first: that is the quickest.
+"""
+FORMATS = tuple(ENDINGS)
 VARIABLE = "VITLAB_MAX_PIXELS"
 LEAST = 2
 """Pixels of the smallest image: one alone shows nothing."""
@@ -29,10 +45,32 @@ OPENINGS = {
     b"<svg": "SVG text",
 }
 """First bytes, in lower case where they are text, of what is often taken for an image."""
+REFUSED = {
+    b"%!PS": "an EPS or PostScript document",
+    b"\xc5\xd0\xd3\xc6": "an EPS document",
+    b"8BPS": "a Photoshop (PSD) document",
+    b"\0\0\0\x0cjP  ": "a JPEG 2000 image",
+    b"\xff\x4f\xff\x51": "a JPEG 2000 image",
+    b"\0\0\0\x0cJXL ": "a JPEG XL image",
+    b"\xff\x0a": "a JPEG XL image",
+    b"\0\0\1\0": "an icon (ICO)",
+    b"icns": "an icon (ICNS)",
+    b"DDS ": "a DDS texture",
+    b"qoif": "a QOI image",
+    b"SIMPLE": "a FITS file",
+    b"\x01\xda": "an SGI image",
+    b"\xd7\xcd\xc6\x9a": "a Windows metafile (WMF)",
+    b"\x01\0\0\0": "a Windows metafile (EMF)",
+    b"\x89HDF": "an HDF5 file",
+    b"GRIB": "a GRIB file",
+    b"BUFR": "a BUFR file",
+}
+"""First bytes of formats that are not decoded."""
 OPENING = 64
 """Bytes that are looked at."""
 HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
-VALID = "valid: JPEG, PNG, WebP, TIFF, GIF, BMP and others"
+AVIF = (b"avif", b"avis")
+VALID = f"valid: {', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
 SEVERAL = {
     "AVIF": "animated",
     "GIF": "animated",
@@ -50,21 +88,25 @@ _asked: int | None = None
 """Pixels that somebody allows for now; see `limited`."""
 
 
-def open_image(path: str | os.PathLike[str]) -> Image.Image:
-    """The file with its header read; TooLarge with the reason alone where it is.
+def open_image(
+    source: str | os.PathLike[str] | BytesIO, formats: Sequence[str] = FORMATS
+) -> Image.Image:
+    """Open a file or its bytes and read the header; TooLarge with the reason alone where it is.
 
-    Pillow's warning about large images is the caller's to silence: threads share the filters.
+    The only place that opens images: a format that is not listed is never decoded. Pillow's warning
+    about large images is the caller's to silence: threads share the filters.
     """
     limit = pixel_limit()
     if os.environ.get(VARIABLE) and Image.MAX_IMAGE_PIXELS is not None:
         # Pillow looks at its own limit again while it decodes and crops.
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, limit or 0)
+    Image.preinit()
     try:
-        return Image.open(path)
+        return Image.open(source, formats=formats)
     except Image.DecompressionBombError as error:
         raise TooLarge(too_many(bomb_pixels(error))) from error
     except UnidentifiedImageError as error:
-        raise UnidentifiedImageError(describe(Path(path))) from error
+        raise UnidentifiedImageError(describe(source)) from error
 
 
 @contextmanager
@@ -116,28 +158,31 @@ def bomb_pixels(error: Exception) -> int | None:
     return None if found is None else int(found[1])
 
 
-def describe(path: Path) -> str:
-    """What a file is that Pillow does not know."""
-    with path.open("rb") as file:
+def describe(source: str | os.PathLike[str] | BytesIO) -> str:
+    """Describe a file, or its bytes, that cannot be opened as an image."""
+    if isinstance(source, BytesIO):
+        return describe_bytes(source.getvalue())
+    with open(source, "rb") as file:
         return describe_bytes(file.read(OPENING))
 
 
 def describe_bytes(content: bytes) -> str:
-    """What these bytes are, which Pillow does not know."""
+    """Describe a file that is not opened as an image, by its first bytes."""
     start = content[:OPENING]
     if not start:
         return "an empty file"
     if start[4:8] == b"ftyp":
         kind = "a HEIC photograph" if start[8:12] in HEIC else "a video"
+        kind = "a damaged AVIF image" if start[8:12] in AVIF else kind
         return f"{kind}, not an image that can be read; {VALID}"
-    text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
-    kinds = [
-        kind
-        for opening, kind in OPENINGS.items()
-        if start.startswith(opening) or text.lower().startswith(opening)
-    ]
-    found = f"{kinds[0]}, not an image" if kinds else "not an image of a known format"
-    return f"{found}; {VALID}"
+    text = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    for opening, kind in REFUSED.items():
+        if start.startswith(opening):
+            return f"{kind}, not an image that can be read; {VALID}"
+    for opening, kind in OPENINGS.items():
+        if start.startswith(opening) or text.startswith(opening):
+            return f"{kind}, not an image; {VALID}"
+    return f"not an image of a known format; {VALID}"
 
 
 def check_single(image: Image.Image) -> None:

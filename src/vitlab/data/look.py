@@ -12,6 +12,7 @@ from PIL import Image
 
 from vitlab.bands import Bands, array_bands, is_array, is_tiff, read_array, read_tiff, tiff_bands
 from vitlab.errors import DataError, InputError
+from vitlab.image_file import check_pixels, open_image
 from vitlab.preprocessing import IMAGENET_MEAN, IMAGENET_STD, MODES, read_bands
 
 T = TypeVar("T")
@@ -141,7 +142,7 @@ def _bands(path: Path) -> Bands | None:
             return tiff_bands(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(path) as image:
+            with open_image(path) as image:
                 deep = _is_deep(image)
                 return Bands(1 if deep or image.mode in GREY else 3, deep)
     except Exception:  # decoders of damaged files raise nearly anything
@@ -178,5 +179,6 @@ def _deep(path: Path) -> NDArray[Any]:
         return read_array(path)
     if is_tiff(path) and tiff_bands(path).deep:
         return read_tiff(path)
-    with Image.open(path) as image:
+    with open_image(path) as image:
+        check_pixels("image", image.height, image.width)
         return np.asarray(image)

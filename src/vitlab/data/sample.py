@@ -15,6 +15,7 @@ from vitlab.data.cifar import CIFAR10_LABELS, LICENCE, SHAPE
 from vitlab.data.datasets import Dataset, DataSource
 from vitlab.data.images import ArraySet
 from vitlab.errors import DataError
+from vitlab.image_file import open_image
 
 COUNTS = {"train": 300, "test": 100}
 """Images of each class; `scripts/make-sample` chose them."""
@@ -47,7 +48,7 @@ def read_sheet(path: Path) -> UInt8[Tensor, "N C H W"]:
     """The images of a sheet, row after row."""
     if not features.check("webp"):
         raise DataError("this Pillow reads no WebP, which the sample is in; install its own wheel")
-    with Image.open(path) as sheet:
+    with open_image(path) as sheet:
         pixels = torch.from_numpy(np.array(sheet))
     tiles = rearrange(pixels, "(y h) (x w) c -> (y x) c h w", h=SHAPE[1], w=SHAPE[2])
     return tiles.contiguous()

@@ -9,9 +9,12 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Literal
 
-ENDINGS = ".bmp .gif .jfif .jpe .jpeg .jpg .npy .pbm .pgm .png .pnm .ppm .tif .tiff .webp"
-SUFFIXES = frozenset(ENDINGS.split())
-OTHERS = ".arw .avif .cr2 .dng .heic .heif .jp2 .mpo .nef .pdf .psd .svg .tga"
+from vitlab import image_file
+from vitlab.bands import ARRAYS
+
+SUFFIXES = ARRAYS.union(*image_file.ENDINGS.values())
+ENDINGS = " ".join(sorted(SUFFIXES))
+OTHERS = ".arw .cr2 .dng .eps .heic .heif .jp2 .nef .pdf .psd .svg .tga"
 DOUBTFUL = frozenset(OTHERS.split())
 """Pictures to their owner that can hardly be read: better tried and named than passed by."""
 HIDDEN = (".", "__")

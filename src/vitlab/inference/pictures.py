@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from vitlab.data.decode import check_regular, reason_of
 from vitlab.errors import InputError
@@ -20,7 +20,6 @@ from vitlab.image_file import (
     LEAST,
     bomb_pixels,
     check_single,
-    describe_bytes,
     limited,
     open_image,
     too_many,
@@ -70,15 +69,10 @@ def _read(source: Picture, preprocessing: Preprocessing) -> list[Image.Image]:
         _check_file(os.fspath(source))
         if preprocessing.by_path(source):
             return preprocessing.read(source)
-    with _open(source) as image:
+    file = io.BytesIO(source.getvalue()) if isinstance(source, io.BytesIO) else source
+    with open_image(file) as image:
         _check_one(image)
         return preprocessing.read(image)
-
-
-def _open(source: str | os.PathLike[str] | io.BytesIO) -> Image.Image:
-    if isinstance(source, io.BytesIO):
-        return Image.open(io.BytesIO(source.getvalue()))
-    return open_image(source)
 
 
 def _check_file(path: str) -> None:
@@ -100,6 +94,4 @@ def _check_one(image: Image.Image) -> None:
 def _reason(error: Exception, source: Picture) -> str:
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         return too_many(bomb_pixels(error))
-    if isinstance(error, UnidentifiedImageError) and isinstance(source, io.BytesIO):
-        return describe_bytes(source.getvalue())
     return reason_of(error, path_of(source) or "image")
