@@ -10,15 +10,33 @@ import os
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
-from PIL import Image, TiffImagePlugin, UnidentifiedImageError
+from PIL import TiffImagePlugin, UnidentifiedImageError
 
 from vitlab.errors import InputError, SeveralPictures, TooLarge
-from vitlab.image_file import OPENING, describe_bytes, is_part, pixel_limit, several, too_many
+from vitlab.image_file import (
+    ENDINGS,
+    OPENING,
+    describe_bytes,
+    is_part,
+    open_image,
+    pixel_limit,
+    several,
+    too_many,
+)
 
 Pixels = NDArray[Any]
 ARRAYS = frozenset({".npy"})
-TIFFS = frozenset({".tif", ".tiff"})
+TIFFS = frozenset(ENDINGS["TIFF"])
+USUAL_BANDS = 4
+"""Bands of an array that count as one pixel, as in images of colour and transparency."""
+PAGES = 1_000
+"""Smaller versions and masks of its image that a TIFF may have."""
+PADDING = 1 << 20
+"""Pixels of tiles that may lie outside of an image, however small that is."""
+PACKED = 1 << 16
+"""Bytes that a strip or tile may have more than twice what it unpacks to."""
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 256, 257, 258, 259, 262
 STRIPS, SAMPLES, ROWS, STRIP_BYTES, PLANAR, PREDICTOR = 273, 277, 278, 279, 284, 317
 TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES, SAMPLE_FORMAT = 322, 323, 324, 325, 339
@@ -44,14 +62,34 @@ def is_tiff(path: str | os.PathLike[str]) -> bool:
 
 
 def read_array(path: str | os.PathLike[str]) -> Pixels:
-    """The pixels [H, W, C] of a `.npy` file of [H, W], [H, W, C] or [C, H, W]."""
-    return _channels_last(np.load(path, allow_pickle=False), path)
+    """The pixels [H, W, C] of a `.npy` file of [H, W], [H, W, C] or [C, H, W].
+
+    Its header must fit the file and the limit on pixels before anything else is read.
+    """
+    mapped = _map_array(path)
+    order: Any = "F" if mapped.flags.f_contiguous and not mapped.flags.c_contiguous else "C"
+    # Not from the map: a file that another program cuts meanwhile would end the process.
+    values = np.fromfile(path, mapped.dtype, mapped.size, offset=mapped.offset)
+    return _channels_last(values.reshape(mapped.shape, order=order), path)
 
 
 def array_bands(path: str | os.PathLike[str]) -> Bands:
     """Channels of a `.npy` file, without reading its pixels."""
-    array = _channels_last(np.load(path, mmap_mode="r", allow_pickle=False), path)
-    return Bands(array.shape[2], array.dtype != np.uint8)
+    mapped = _map_array(path)
+    return Bands(_channels_last(mapped, path).shape[2], mapped.dtype != np.uint8)
+
+
+def _map_array(path: str | os.PathLike[str]) -> Any:
+    """The array without its values: neither objects nor more than the file or the limit holds."""
+    mapped: Any = npy.open_memmap(os.fspath(path), mode="r")
+    name = os.fspath(path)
+    if mapped.dtype.kind not in "buif":
+        raise InputError(f"{name}: an array of {mapped.dtype}; valid: numbers, such as uint8")
+    height, width, bands = _channels_last(mapped, path).shape
+    limit, pixels = pixel_limit(), height * width * math.ceil(bands / USUAL_BANDS)
+    if limit is not None and pixels > limit:
+        raise TooLarge(f"{name}: {too_many(pixels, f'{height} x {width} x {bands}')}")
+    return mapped
 
 
 def _channels_last(array: Pixels, path: str | os.PathLike[str]) -> Pixels:
@@ -91,10 +129,64 @@ def read_tiff(path: str | os.PathLike[str]) -> Pixels:
     with open(path, "rb") as file:
         tags = _tags(file)
         _check_one_page(file, tags)
-        dtype = _dtype(tags, name)
-        planes = int(tags.get(SAMPLES, 1)) if tags.get(PLANAR, 1) == 2 else 1
-        pixels = [_plane(file, tags, plane, planes, dtype, name) for plane in range(planes)]
+        cells = _cells(tags, _dtype(tags, name), name)
+        pixels = [_plane(file, tags, cells, plane) for plane in range(cells.planes)]
     return np.concatenate(pixels, axis=2)
+
+
+class Cells(NamedTuple):
+    """The strips or tiles of a TIFF: each of one size, row after row, plane after plane."""
+
+    image: tuple[int, int]
+    """Height and width."""
+    cell: tuple[int, int]
+    tiled: bool
+    planes: int
+    bands: int
+    """Of each plane."""
+    dtype: np.dtype[Any]
+    places: tuple[tuple[int, int], ...]
+    """Offset and number of bytes of each."""
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Cells from top to bottom, and from left to right."""
+        (height, width), (rows, columns) = self.image, self.cell
+        return math.ceil(height / rows), math.ceil(width / columns)
+
+
+def _cells(tags: Any, dtype: np.dtype[Any], name: str) -> Cells:
+    """The layout that a header declares; an error where it is too large, or not possible."""
+    height, width, samples = int(tags[HEIGHT]), int(tags[WIDTH]), int(tags.get(SAMPLES, 1))
+    tiled, planes = TILES in tags, samples if tags.get(PLANAR, 1) == 2 else 1
+    rows = min(int(tags.get(ROWS, height)), height)
+    cell = (int(tags[TILE_HEIGHT]), int(tags[TILE_WIDTH])) if tiled else (rows, width)
+    if min(height, width, samples, *cell) < 1:
+        raise InputError(f"{name}: {height} x {width} x {samples} in parts of {cell}; valid: 1 on")
+    _check_values(name, (height, width, samples), cell)
+    offsets, sizes = (tags[TILES], tags[TILE_BYTES]) if tiled else (tags[STRIPS], tags[STRIP_BYTES])
+    places = tuple(zip(offsets, sizes, strict=False))
+    cells = Cells((height, width), cell, tiled, planes, samples // planes, dtype, places)
+    needed = cells.grid[0] * cells.grid[1] * planes
+    if min(len(offsets), len(sizes)) < needed:
+        raise InputError(f"{name}: {len(places)} strips or tiles; valid: {needed}, as it declares")
+    return cells
+
+
+def _check_values(name: str, shape: tuple[int, int, int], cell: tuple[int, int]) -> None:
+    """Refuse more values, over all planes, than there may be pixels; also in tiles' padding."""
+    limit, values = pixel_limit(), math.prod(shape)
+    if limit is None:
+        return
+    found = " x ".join(map(str, shape))
+    if values > limit:
+        raise TooLarge(f"{name}: {too_many(values, found)}")
+    padded = shape[2] * math.prod(
+        math.ceil(side / part) * part for side, part in zip(shape[:2], cell, strict=True)
+    )
+    if padded > max(limit, PADDING * shape[2]):
+        tile = " x ".join(map(str, cell))
+        raise TooLarge(f"{name}: {too_many(padded, f'{found} in tiles of {tile}')}")
 
 
 def _tags(file: Any, page: int | None = None) -> Any:
@@ -117,6 +209,8 @@ def _check_one_page(file: Any, tags: Any) -> None:
     seen = set()
     while tags.next and tags.next not in seen:
         seen.add(tags.next)
+        if len(seen) > PAGES:
+            raise SeveralPictures(several("TIFF"))
         tags = _tags(file, tags.next)
         if not is_part(tags):
             raise SeveralPictures(several("TIFF"))
@@ -136,37 +230,32 @@ def _dtype(tags: Any, name: str) -> np.dtype[Any]:
     return np.dtype(f"{kind}{bits.pop() // 8}")
 
 
-def _plane(
-    file: Any, tags: Any, plane: int, planes: int, dtype: np.dtype[Any], name: str
-) -> Pixels:
+def _plane(file: Any, tags: Any, cells: Cells, plane: int) -> Pixels:
     """The bands that lie together: all of them, or one of a file that holds them apart."""
-    samples = int(tags.get(SAMPLES, 1)) // planes
-    width, height = int(tags[WIDTH]), int(tags[HEIGHT])
-    limit = pixel_limit()
-    if limit is not None and width * height * samples > limit:
-        found = f"{height} x {width} x {samples}"
-        raise TooLarge(f"{name}: {too_many(width * height * samples, found)}")
-    tiled = TILES in tags
-    cell = (
-        (int(tags[TILE_HEIGHT]), int(tags[TILE_WIDTH]))
-        if tiled
-        else (min(int(tags.get(ROWS, height)), height), width)
-    )
-    down, across = math.ceil(height / cell[0]), math.ceil(width / cell[1])
-    canvas = np.empty((down * cell[0], across * cell[1], samples), dtype)
-    offsets, sizes = (tags[TILES], tags[TILE_BYTES]) if tiled else (tags[STRIPS], tags[STRIP_BYTES])
+    (height, width), (down, across) = cells.image, cells.grid
+    canvas = np.empty((down * cells.cell[0], across * cells.cell[1], cells.bands), cells.dtype)
     for i in range(down * across):
         row, column = divmod(i, across)
-        rows = cell[0] if tiled else min(cell[0], height - row * cell[0])
-        file.seek(offsets[plane * down * across + i])
-        packed = file.read(sizes[plane * down * across + i])
-        part = _unpack(packed, tags, (rows, cell[1] * samples), dtype)
-        part = part.reshape(rows, cell[1], samples)
+        top, left = row * cells.cell[0], column * cells.cell[1]
+        rows = cells.cell[0] if cells.tiled else min(cells.cell[0], height - top)
+        shape = (rows, cells.cell[1], cells.bands)
+        packed = _packed(file, *cells.places[plane * down * across + i], shape, cells.dtype)
+        part = _unpack(packed, tags, (rows, shape[1] * shape[2]), cells.dtype).reshape(shape)
         if tags.get(PREDICTOR, 1) == 2:
-            part = np.cumsum(part, axis=1, dtype=dtype)
-        top, left = row * cell[0], column * cell[1]
-        canvas[top : top + rows, left : left + cell[1]] = part
+            part = np.cumsum(part, axis=1, dtype=cells.dtype)
+        canvas[top : top + rows, left : left + cells.cell[1]] = part
     return canvas[:height, :width]
+
+
+def _packed(
+    file: Any, offset: int, size: int, shape: tuple[int, int, int], dtype: np.dtype[Any]
+) -> bytes:
+    """The bytes of one strip or tile; no compression makes numbers much larger."""
+    most = 2 * math.prod(shape) * dtype.itemsize + PACKED
+    if size > most:
+        raise InputError(f"a strip or tile of {size} bytes; valid: at most {most}")
+    file.seek(offset)
+    return bytes(file.read(size))
 
 
 def _unpack(packed: bytes, tags: Any, shape: tuple[int, int], dtype: np.dtype[Any]) -> Pixels:
@@ -198,5 +287,5 @@ def _decompress(packed: bytes, compression: int, rows: int, columns: int) -> byt
     for tag, number in numbers.items():
         tags[tag] = number
     stream = io.BytesIO(b"II*\0\x08\0\0\0" + tags.tobytes(8) + packed)
-    with Image.open(stream) as image:
+    with open_image(stream, ["TIFF"]) as image:
         return image.tobytes()

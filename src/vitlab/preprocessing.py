@@ -209,12 +209,12 @@ def _image_bands(
 ) -> list[Image.Image]:
     if channels in MODES:
         return [_convert(image, channels, name, white)]
+    check_pixels(name, image.height, image.width)
     if channels == 4 and image.mode != "CMYK":
         image = image.convert("RGBA")
     bands = len(image.getbands())
     if bands != channels:
         raise InputError(f"{name}: an image of {bands} channels; valid: {channels}")
-    check_pixels(name, image.height, image.width)
     return list(_upright(image).split())
 
 
