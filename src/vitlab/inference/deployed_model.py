@@ -108,6 +108,7 @@ class DeployedModel:
             facts=self.deployed.facts,
             preprocessing=self.require_preprocessing(),
             task=cast(Task, self.source.task),
+            classes=len(self.labels),
         )
         return SessionEngine(source, batch_size=batch_size, threads=threads)
 

@@ -1,14 +1,16 @@
 """Runtimes of exported models: each opens a file for so many callers and threads."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.errors import MissingExtra, WeightsError
+from vitlab.errors import MissingExtra, VitlabError, WeightsError
+from vitlab.weights.aoti_package import check_trusted, read_package
 from vitlab.weights.onnx_metadata import read_metadata
 
 Images = NDArray[np.uint8] | NDArray[np.float32]
@@ -76,8 +78,8 @@ class OnnxRuntime:
         session = self._session(shared_pool(threads=threads, callers=callers))
 
         def compute(images: Images) -> NDArray[np.float32]:
-            found: NDArray[np.float32] = session.run([OUTPUT], {INPUT: images})[0]
-            return found
+            with _running(self._path):
+                return _logits(session.run([OUTPUT], {INPUT: images})[0], images)
 
         return compute
 
@@ -126,9 +128,10 @@ class OpenVino:
             raise unreadable(self._path, error) from error
 
         def compute(images: Images) -> NDArray[np.float32]:
-            request = compiled.create_infer_request()
-            found: NDArray[np.float32] = request.infer({INPUT: images})[OUTPUT]
-            return np.array(found)  # a view of memory that the request frees
+            with _running(self._path):
+                request = compiled.create_infer_request()
+                # A copy: it is a view of memory that the request frees.
+                return np.array(_logits(request.infer({INPUT: images})[OUTPUT], images))
 
         return compute
 
@@ -143,7 +146,9 @@ class Aoti:
         self._path = path
 
     def metadata(self) -> Mapping[str, str]:
-        found: Mapping[str, str] = self._load(1).get_metadata()
+        """From the archive: torch would load the machine code."""
+        found = read_package(self._path)
+        check_trusted(self._path)
         return found
 
     def open(self, *, threads: int, callers: int) -> Compute:
@@ -152,9 +157,8 @@ class Aoti:
         package = self._load(callers)
 
         def compute(images: Images) -> NDArray[np.float32]:
-            with torch.inference_mode():
-                found: NDArray[np.float32] = package(torch.from_numpy(images)).numpy()
-            return found
+            with _running(self._path), torch.inference_mode():
+                return _logits(package(torch.from_numpy(images)).numpy(), images)
 
         return compute
 
@@ -166,13 +170,12 @@ class Aoti:
     def _load(self, callers: int) -> Any:
         from vitlab.export.aoti import load_package
 
+        read_package(self._path)
+        check_trusted(self._path)
         try:
             return load_package(self._path, callers=callers)
         except Exception as error:
-            raise WeightsError(
-                f"{self._path}: not an AOTInductor package ({_line(error)}); "
-                f"valid: what `vitlab export --format aoti` writes"
-            ) from error
+            raise unreadable(self._path, error) from error
 
 
 def shared_pool(*, threads: int, callers: int) -> int:
@@ -192,6 +195,25 @@ def run_onnx(path: Path) -> Compute:
 def unreadable(path: Path, error: Exception) -> WeightsError:
     """One line about a file that a runtime refuses."""
     return WeightsError(f"{path}: cannot be loaded ({_line(error)})")
+
+
+@contextmanager
+def _running(path: Path) -> Iterator[None]:
+    """Errors of a runtime, which share no class, as one line about the file."""
+    try:
+        yield
+    except (MemoryError, VitlabError):
+        raise
+    except Exception as error:
+        raise WeightsError(f"{path}: cannot be run ({_line(error)})") from error
+
+
+def _logits(found: Any, images: Images) -> NDArray[np.float32]:
+    """The output of a file, which must be one row of float32 for each image."""
+    shape, kind = getattr(found, "shape", None), getattr(found, "dtype", type(found).__name__)
+    if kind != np.float32 or shape is None or len(shape) != 2 or shape[0] != len(images):
+        raise TypeError(f"an output of {kind} {shape} for {len(images)} images")
+    return cast(NDArray[np.float32], found)
 
 
 def _line(error: Exception) -> str:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.errors import InputError
+from vitlab.errors import InputError, WeightsError
 from vitlab.inference.answers import Numbers, answer
 from vitlab.inference.batch_size import check_weights, fitting, within_memory
 from vitlab.inference.runtimes import Compute, Images, OpenedOnce
@@ -31,6 +31,8 @@ class Source:
     facts: Facts
     preprocessing: Preprocessing
     task: Task
+    classes: int | None = None
+    """Logits of each image; None: any number."""
 
 
 class SessionEngine:
@@ -120,7 +122,13 @@ class SessionEngine:
         images = cast(Any, np.ascontiguousarray(pixels))
         if images.dtype == np.uint8 and not self._source.facts.preprocess_inside:
             images = self._source.preprocessing.normalise(images)
-        return compute(images)
+        found = compute(images)
+        if found.shape[1] != (self._source.classes or found.shape[1]):
+            raise WeightsError(
+                f"{self._source.name}: {found.shape[1]} logits for each image; "
+                f"valid: {self._source.classes}, one for each label"
+            )
+        return found
 
     def _check(self, pixels: NDArray[np.uint8] | NDArray[np.float32]) -> None:
         preprocessing = self._source.preprocessing

@@ -26,6 +26,7 @@ from vitlab.inference.runtimes import run_onnx
 from vitlab.models.config import Size
 from vitlab.preprocessing import Preprocessing
 from vitlab.tasks.export_model import Exportable, Model, open_exportable
+from vitlab.weights.aoti_package import trust
 from vitlab.weights.deployed import Deployed, Quantized
 from vitlab.weights.labels import Labels
 
@@ -115,6 +116,8 @@ def export(
         comparison = _compare(found, deployed, RUNNERS[format](staged), allowed)
         comparison.check()
         files = _publish(folder, path)
+        if format == "aoti":
+            trust(path)
     return Exported(
         output=path,
         format=format,  # type: ignore[arg-type]  # checked above
