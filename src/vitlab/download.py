@@ -8,7 +8,7 @@ import urllib.parse
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NoReturn, Protocol, runtime_checkable
+from typing import Any, BinaryIO, NoReturn, Protocol, runtime_checkable
 
 from vitlab.checksum import BLOCK, check_file
 from vitlab.errors import DataError
@@ -19,6 +19,11 @@ ATTEMPTS = 5
 """Times that a broken transfer is resumed as long as each brings something."""
 PAUSE = 0.5
 """Seconds before the first new attempt; they double from one to the next."""
+LARGEST = 64 << 30
+"""Bytes of the largest file that is taken where only the server says how large it is."""
+DIGITS = {"sha256": 64, "sha512": 128}
+"""Length of the digests that make plain HTTP safe."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TRY_LATER = (408, 429, 500, 502, 503, 504)
 
 
@@ -55,10 +60,27 @@ class RemoteFile:
     """Bytes; a server that announces another number is not believed. None: what it announces."""
     checksum: str | None
     """`md5:…` or `sha256:…`, or how it begins; None where nobody published one."""
+    limit: int = LARGEST
+    """Bytes that a server may announce at most, where no size is known."""
 
     def __post_init__(self) -> None:
         if urllib.parse.urlsplit(self.url).scheme not in ("http", "https"):
             raise DataError(f"{self.url} is not an http or https address")
+
+    def check_address(self, url: str) -> None:
+        """Refuse an address where somebody on the way could exchange the file, or no web address.
+
+        The file's own, or one that a server redirects to.
+        """
+        kind, _, digest = (self.checksum or "").partition(":")
+        verified = len(digest) == DIGITS.get(kind)
+        local = is_loopback(url) and is_loopback(self.url)
+        scheme = urllib.parse.urlsplit(url).scheme
+        if scheme == "https" or (scheme == "http" and (verified or local)):
+            return
+        raise DataError(
+            f"{url} is not fetched; valid: https, or http where the whole SHA-256 is known"
+        )
 
     @property
     def name(self) -> str:
@@ -71,12 +93,48 @@ class RemoteFile:
         return urllib.parse.urlsplit(self.url).netloc
 
 
+def is_loopback(url: str) -> bool:
+    """Whether an address is of this machine, which nobody else can listen to."""
+    return urllib.parse.urlsplit(url).hostname in LOOPBACK
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Redirects to addresses that the file could have come from at once."""
+
+    def __init__(self, remote: RemoteFile) -> None:
+        self._remote = remote
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """Close the answer instead of reading it: it may have no end."""
+        fp.close()
+        self._remote.check_address(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener(remote: RemoteFile) -> urllib.request.OpenerDirector:
+    """Opens http and https alone; urllib's own also opens ftp, file and data."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        _Redirects(remote),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
 class _Interrupted(Exception):
     """The transfer broke, and trying again is worth it."""
 
 
 def download(remote: RemoteFile, folder: Path, progress: Progress = SILENT) -> Path:
     """Bring a file into a folder and return its path; what is there already is not fetched."""
+    remote.check_address(remote.url)
     target, part = folder / remote.name, folder / f"{remote.name}.part"
     if target.exists():
         try:
@@ -151,9 +209,8 @@ def _receive(remote: RemoteFile, part: Path, progress: Progress) -> None:
     if held:
         headers |= _resuming(remote, part, held)
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(remote.url, headers=headers), timeout=TIMEOUT
-        ) as response:
+        request = urllib.request.Request(remote.url, headers=headers)
+        with _opener(remote).open(request, timeout=TIMEOUT) as response:
             start = _first_byte(response, held)
             _check_length(response, remote, start)
             size = _size(response, remote, start)
@@ -221,6 +278,8 @@ def _size(response: http.client.HTTPResponse, remote: RemoteFile, start: int) ->
     length = _length(response)
     if length is None:
         raise DataError(f"does not say how long {remote.name} is")
+    if start + length > remote.limit:
+        raise DataError(f"announces {start + length} bytes; valid: at most {remote.limit}")
     return start + length
 
 

@@ -86,7 +86,7 @@ def test_from_the_official_server(served: Served, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         fashion,
         "PACKED",
-        [(name, len(packed[name]), hashlib.md5(packed[name]).hexdigest()) for name in packed],
+        [(name, len(packed[name]), hashlib.sha256(packed[name]).hexdigest()) for name in packed],
     )
     mirror = fashion.server_mirror(served.address)
     check(fetch(replace(FASHION_MNIST, files=TINY_FILES, folders=(), mirrors=(mirror,))).path)

@@ -30,12 +30,12 @@ FILES = tuple(
     )
 )
 PACKED = (
-    (TRAIN[0], 26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-    (TRAIN[1], 29_515, "25c81989df183df01b3e8a0aad5dffbe"),
-    (TEST[0], 4_422_102, "bef4ecab320f06d8554ea6380940ec79"),
-    (TEST[1], 5_148, "bb300cfdad3c16e7a12a480ee83cd310"),
+    (TRAIN[0], 26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+    (TRAIN[1], 29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+    (TEST[0], 4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+    (TEST[1], 5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
 )
-"""The files that the official server has: name, bytes and md5, each with `.gz`."""
+"""The files that the official server has: name, bytes and sha256, each with `.gz`."""
 SERVERS = (
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
@@ -100,8 +100,8 @@ def read_idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
 def server_mirror(server: str) -> Mirror:
     """A server with the four official files."""
     remotes = [
-        RemoteFile(url=f"{server}{name}.gz", size=size, checksum=f"md5:{md5}")
-        for name, size, md5 in PACKED
+        RemoteFile(url=f"{server}{name}.gz", size=size, checksum=f"sha256:{sha256}")
+        for name, size, sha256 in PACKED
     ]
 
     def deliver(work: Path, ready: Path, progress: Progress) -> None:

@@ -13,6 +13,8 @@ from vitlab.errors import DataError
 STALLED = 120.0
 """Seconds without a new byte after which the client is stopped."""
 POLL_SECONDS = 0.2
+MOST, SPARE = 3, 64 << 20
+"""Sizes of a package that the client's cache may hold, and bytes besides."""
 
 
 def npm_pack(package: str, remote: StoredFile, folder: Path, progress: Progress) -> Path:
@@ -71,7 +73,10 @@ def _watch(
     seen, since = 0, time.monotonic()
     while client.poll() is None:
         time.sleep(POLL_SECONDS)
-        size = min(_size(cache), remote.size)
+        held = _size(cache)
+        if held > MOST * remote.size + SPARE:
+            raise DataError(f"npm brings more than the {remote.size} bytes of {remote.name}")
+        size = min(held, remote.size)
         if size > seen:
             seen, since = size, time.monotonic()
             progress.advance(remote.name, seen, remote.size)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vitlab.download import LARGEST, TIMEOUT
 from vitlab.errors import HubError, WeightsError
 from vitlab.weights.bundle import load_bundle
 from vitlab.weights.bundle_files import (
@@ -18,7 +19,7 @@ from vitlab.weights.bundle_files import (
 )
 from vitlab.weights.formats import recognise
 from vitlab.weights.hub_files import check_content, staged
-from vitlab.weights.hub_session import asking
+from vitlab.weights.hub_session import ANSWER, asking
 from vitlab.weights.load import load_weights
 from vitlab.weights.reading import read_json
 
@@ -27,6 +28,7 @@ INDEX = f"{WEIGHTS}.index.json"
 BESIDE = ("preprocessor_config.json", CARD, "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE")
 """What is taken along where it exists; nothing else is, least of all code and pickles."""
 WORD = r"[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?"
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 ADDRESS = re.compile(rf"hf:(?P<owner>{WORD})/(?P<name>{WORD})(@(?P<revision>[\w.][\w./-]*))?")
 
 
@@ -134,7 +136,9 @@ def pull(address: str, output: Path | None = None, *, progress: bool = False) ->
     """Download a bundle or a ViT in safetensors, verified, to a new folder or the hub's cache."""
     where = parse_address(address)
     with asking(where, progress=progress) as api, staged(output) as target:
-        info = api.model_info(where.repository, revision=where.revision, files_metadata=True)
+        info = api.model_info(
+            where.repository, revision=where.revision, files_metadata=True, timeout=TIMEOUT
+        )
         source = _Source(api=api, where=where, info=info, target=target)
         kind = source.fetch_config()
         files = source.fetch_weights(kind)
@@ -156,7 +160,7 @@ class _Source:
     def __init__(self, *, api: Any, where: Address, info: Any, target: Path | None) -> None:
         self.api, self.where, self.target = api, where, target
         self.commit = str(info.sha)
-        self.listing = {sibling.rfilename: sibling for sibling in info.siblings or ()}
+        self.listing = _listing(api, info)
         self.folder = Path()
 
     def fetch_config(self) -> Literal["bundle", "weights"]:
@@ -194,6 +198,7 @@ class _Source:
                 load_weights(self.folder)
 
     def _fetch(self, name: str) -> Path:
+        self.api.limit = max(self.listing[name].size or LARGEST, ANSWER)
         path = Path(
             self.api.hf_hub_download(
                 self.where.repository, name, revision=self.commit, local_dir=self.target
@@ -242,6 +247,19 @@ class _Naming:
         if isinstance(error, ValueError):
             text = str(error).replace(f"{self.folder}/", "")
             raise HubError(f"{self.where}: {text}") from error
+
+
+def _listing(api: Any, info: Any) -> dict[str, Any]:
+    """The files of a commit by name, if what the hub says of them can be true."""
+    if not COMMIT.fullmatch(str(info.sha)):
+        raise api.wrong(f"commit {info.sha!r}")
+    for sibling in info.siblings or ():
+        name, size = sibling.rfilename, sibling.size
+        if not isinstance(name, str) or not isinstance(size, int | type(None)):
+            raise api.wrong(f"a file {name!r} of {size!r} bytes")
+        if not 0 <= (size or 0) <= LARGEST:
+            raise api.wrong(f"{name} of {size:,} bytes; valid: at most {LARGEST:,}")
+    return {sibling.rfilename: sibling for sibling in info.siblings or ()}
 
 
 def _licence(info: Any) -> str | None:

@@ -4,15 +4,21 @@ import errno
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
+from vitlab.download import TIMEOUT, is_loopback
 from vitlab.errors import HubError, MissingExtra, VitlabError
 
+ANSWER = 64 << 20
+"""Bytes of the largest answer that is not a file."""
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
+"""Errors of the client about answers that are no JSON, or JSON of another form."""
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 @contextmanager
-def asking(address: object, *, progress: bool = False) -> Iterator[Any]:
-    """The `HfApi` of the hub that HF_ENDPOINT names, with the token of the environment."""
+def asking(address: object, *, progress: bool = False) -> Iterator["Client"]:
+    """The client of the hub that HF_ENDPOINT names, with the token of the environment."""
     try:
         import huggingface_hub
     except ImportError as error:
@@ -20,8 +26,10 @@ def asking(address: object, *, progress: bool = False) -> Iterator[Any]:
     api = huggingface_hub.HfApi(library_name="vitlab")
     with ExitStack() as stack:
         stack.enter_context(_quiet(bars=progress))
+        client = Client(address, api)
         try:
-            yield api
+            stack.enter_context(_bounded(client))
+            yield client
         except VitlabError:
             raise
         except Exception as error:
@@ -29,6 +37,85 @@ def asking(address: object, *, progress: bool = False) -> Iterator[Any]:
             if told is None:
                 raise
             raise HubError(f"{address}: {told}") from error
+
+
+class Client:
+    """The methods of `HfApi`; no answer is longer than `limit`, and none has to be of any form."""
+
+    def __init__(self, address: object, api: Any) -> None:
+        self.address, self.limit = address, ANSWER
+        self._api = api
+        scheme = urlsplit(api.endpoint).scheme
+        if scheme != "https" and not (scheme == "http" and is_loopback(api.endpoint)):
+            raise HubError(f"{address}: HF_ENDPOINT is {api.endpoint}; valid: an https address")
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._api, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            try:
+                return found(*arguments, **options)
+            except VitlabError:
+                raise
+            except UNREADABLE as error:
+                if _told(error, self._api.endpoint) is not None:
+                    raise
+                raise self.wrong(error) from error
+
+        return call
+
+    def wrong(self, error: object) -> HubError:
+        """One line about an answer that cannot be used."""
+        line = " ".join(str(error).split())[:200] or type(error).__name__
+        return HubError(f"{self.address}: {self.endpoint} gave an answer of no valid form ({line})")
+
+    def check_answer(self, response: Any, *_: Any, **__: Any) -> None:
+        """Called with each response before its content is read, also before a redirect."""
+        target = response.headers.get("location")
+        if target and 300 <= response.status_code < 400:
+            url = urljoin(str(response.url), target)
+            if urlsplit(url).scheme != "https" and not (
+                urlsplit(url).scheme == "http" and is_loopback(url) and is_loopback(self.endpoint)
+            ):
+                raise HubError(f"{self.address}: redirected to {url}; valid: an https address")
+        # Of httpx, as it comes and unpacked, and of requests in older releases.
+        for name in ("iter_raw", "iter_bytes", "iter_content"):
+            if hasattr(response, name):
+                setattr(response, name, self._cut_off(getattr(response, name)))
+
+    def _cut_off(self, read: Any) -> Any:
+        def blocks(*arguments: Any, **options: Any) -> Iterator[bytes]:
+            received = 0
+            for block in read(*arguments, **options):
+                received += len(block)
+                if received > self.limit:
+                    raise HubError(
+                        f"{self.address}: {self.endpoint} sends more than {self.limit:,} bytes"
+                    )
+                yield block
+
+        return blocks
+
+
+@contextmanager
+def _bounded(client: Client) -> Iterator[None]:
+    """Let the client check every response; it has one session, for all who use it."""
+    from huggingface_hub.utils import get_session
+
+    session: Any = get_session()
+    hooks = session.event_hooks if hasattr(session, "event_hooks") else session.hooks
+    patience = getattr(session, "timeout", None)
+    hooks["response"].append(client.check_answer)
+    if hasattr(session, "timeout"):
+        session.timeout = TIMEOUT
+    try:
+        yield
+    finally:
+        hooks["response"].remove(client.check_answer)
+        if hasattr(session, "timeout"):
+            session.timeout = patience
 
 
 @contextmanager

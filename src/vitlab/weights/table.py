@@ -5,6 +5,7 @@ name of the file), that is what the table has; where nothing is told, the column
 """
 
 import csv
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from vitlab.download import RemoteFile
+from vitlab.download import LARGEST, RemoteFile
 from vitlab.errors import UnknownName
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.variants import built_in, variant
@@ -23,6 +24,8 @@ from vitlab.weights.known import prepared
 from vitlab.weights.reading import SUFFIXES
 
 UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
+SLACK = 1.5
+"""Of a size that was rounded, up to which a file is fetched before its size is compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +66,8 @@ class Checkpoint:
     def remote(self) -> RemoteFile:
         """The file as it is fetched."""
         checksum = None if self.sha256 is None else f"sha256:{self.sha256}"
-        return RemoteFile(url=self.url, size=None, checksum=checksum)
+        limit = LARGEST if self.size is None else math.ceil(self._published() * SLACK)
+        return RemoteFile(url=self.url, size=None, checksum=checksum, limit=limit)
 
     @property
     def beside(self) -> Beside:
@@ -83,6 +87,11 @@ class Checkpoint:
         number, unit = self.size.split()
         half_a_digit = 0.5 * 10.0 ** -len(number.partition(".")[2])
         return abs(found / UNITS[unit] - float(number)) <= half_a_digit + 1e-9
+
+    def _published(self) -> float:
+        """The size in bytes, as far as it was rounded."""
+        number, unit = (self.size or "").split()
+        return float(number) * UNITS[unit]
 
 
 @cache
