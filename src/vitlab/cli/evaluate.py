@@ -118,6 +118,7 @@ def _facts(found: "Evaluated") -> dict[str, Any]:
         "model": found.model,
         "data": found.source.name,
         "split": found.split,
+        "counts": found.counts.to_dict(),
         "merge_tokens": found.classifier.merge_tokens,
         **found.evaluation.to_dict(),
         "flip": None if found.flipped is None else found.flipped.to_dict(),
@@ -137,14 +138,14 @@ def _lines(found: "Evaluated") -> list[tuple[str, str]]:
     evaluation = found.evaluation
     shown = [
         ("images", f"{evaluation.images:,} ({_where(found)})"),
+        *([("per class", found.counts.per_class)] if found.counts.per_class else []),
         *lines(evaluation),
     ]
     if found.classifier.merge_tokens:
         shown.append(("merged tokens", f"{found.classifier.merge_tokens} in each block"))
     if found.flipped is not None:
         shown.append(("with mirror images", headline(found.flipped)))
-    if found.split == "test" and found.source.unjudged is not None:
-        shown.append(("not judged", found.source.unjudged))
+    shown += [("not evaluated", sentence) for sentence in found.absent]
     if found.broken:
         shown.append(("not readable", f"{len(found.broken):,} (not counted)"))
     return shown

@@ -99,7 +99,8 @@ def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
             raise typer.Exit(128 + stop.signal) from None
     if json:
         files = {"bundle": str(run.bundle), "report": str(run.report)}
-        print_json({**files, **run.metrics, **run.compute.to_dict()})
+        counts = {name: found.to_dict() for name, found in run.counts.items()}
+        print_json({**files, **run.metrics, **run.compute.to_dict(), "counts": counts})
     else:
         for line in _first_lines(run):
             print(line)
@@ -112,6 +113,10 @@ def _first_lines(run: "Run") -> Iterator[str]:
     """What the model is worth, where anything tells."""
     if run.evaluation is not None:
         yield f"{run.split} {headline(run.evaluation)}"
+        counts = ", ".join(f"{name} {found.text}" for name, found in run.counts.items())
+        yield f"images: {counts}"
+        for sentence in run.absent:
+            yield f"warning: {sentence}"
     elif run.metrics:
         yield pretraining_headline(run.split, run.metrics)
 

@@ -8,7 +8,7 @@ from itertools import chain, groupby
 from pathlib import Path
 
 from vitlab.data.class_findings import class_findings
-from vitlab.data.copies import copy_findings
+from vitlab.data.copies import Copies, copy_findings
 from vitlab.data.findings import KINDS, Finding, Item, finding
 from vitlab.data.inspect import BrokenFile, ImageFacts, Watch, inspect_files, is_image
 from vitlab.data.listing import ListedFile, Listing, list_folder
@@ -69,10 +69,11 @@ def check_folder(folder: Path, *, watch: Watch = lambda done, total: None) -> Ch
             broken.append((file, found))
         else:
             images.append((file, found))
-    counts = _counts(listing, images)
+    counts = _counts(listing, Counter((file.label, file.split) for file, _ in images))
+    copies = Copies(folder, images)
     findings = chain(
-        class_findings(listing, counts),
-        copy_findings(folder, images),
+        class_findings(listing, counts, _counts(listing, copies.different())),
+        copy_findings(copies),
         _broken_findings(broken),
         _image_findings(images),
         _other_findings(listing),
@@ -91,8 +92,8 @@ def check_folder(folder: Path, *, watch: Watch = lambda done, total: None) -> Ch
     )
 
 
-def _counts(listing: Listing, images: Images) -> dict[str, dict[str, int]]:
-    found = Counter((file.label, file.split) for file, _ in images)
+def _counts(listing: Listing, found: Counter[tuple[str | None, str]]) -> dict[str, dict[str, int]]:
+    """Numbers by class and split, with a 0 for a class without any."""
     labels = sorted(set(chain(*listing.classes.values())))
     return {
         label: {

@@ -16,8 +16,11 @@ IMBALANCE = 10
 Counts = Mapping[str, Mapping[str, int]]
 
 
-def class_findings(listing: Listing, counts: Counts) -> Iterator[Finding]:
-    """Everything that the names and sizes of the classes tell."""
+def class_findings(listing: Listing, counts: Counts, different: Counts) -> Iterator[Finding]:
+    """Everything that the names and sizes of the classes tell.
+
+    `different` are the numbers of images where copies count as one.
+    """
     training = TRAIN if TRAIN in listing.classes else WHOLE
     labels = listing.classes[training]
     if len(labels) < 2:
@@ -38,6 +41,18 @@ def class_findings(listing: Listing, counts: Counts) -> Iterator[Finding]:
         yield from finding("untrained_classes", _folders(split, strange), split=split)
         yield from finding("unjudged_classes", _folders(training, missing), split=split)
     yield from _size_findings(counts, training)
+    yield from _split_findings(different, training)
+
+
+def _split_findings(different: Counts, training: str) -> Iterator[Finding]:
+    """Classes with too few images for every part of the split that training makes."""
+    parts = ["1 to learn from", "1 to hold out", *(["1 to test"] if training == WHOLE else [])]
+    items = [
+        Item(paths=(_place(training, label),), detail=f"{splits[training]} different")
+        for label, splits in different.items()
+        if 0 < splits.get(training, 0) < len(parts)
+    ]
+    yield from finding("unsplit", items, least=len(parts), parts=", ".join(parts))
 
 
 def _folders(split: str, labels: list[str]) -> list[Item]:

@@ -1,7 +1,7 @@
 """Pictures that a folder holds more than once: across splits, across classes, or within a class."""
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -42,6 +42,13 @@ class Copies:
             members[group].append(image)
         return (found for found in members.values() if len(found) > 1)
 
+    def different(self) -> Counter[tuple[str | None, str]]:
+        """Number of images by class and split, where copies count as one."""
+        places = {
+            (f.label, f.split, g) for f, g in zip(self.files, self.near.tolist(), strict=True)
+        }
+        return Counter((label, split) for label, split, _ in places)
+
     def item(self, images: Iterable[int]) -> Item:
         """These images as one case, and whether they differ."""
         chosen = list(images)
@@ -55,9 +62,8 @@ class Copies:
         return sum(int(self.exact[i]) in known for i in images)
 
 
-def copy_findings(folder: Path, images: Images) -> Iterator[Finding]:
+def copy_findings(copies: Copies) -> Iterator[Finding]:
     """Everything that copies spoil: the accuracy, the labels, the weight of an image."""
-    copies = Copies(folder, images)
     groups = list(copies.groups())
     splits = list(dict.fromkeys(file.split for file in copies.files if file.label is not None))
     for first, second in combinations(splits, 2):

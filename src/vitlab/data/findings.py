@@ -99,6 +99,13 @@ KINDS = {
         advice="without a readable image: nothing of the kind can be learnt",
         serious=True,
     ),
+    "unsplit": Kind(
+        noun="class",
+        plural="classes",
+        advice="too small to be split: training needs at least {least} different images of each "
+        "class ({parts})",
+        serious=True,
+    ),
     "imbalance": Kind(
         noun="class",
         plural="classes",

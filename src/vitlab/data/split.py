@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitlab.data.class_counts import class_counts
 from vitlab.data.duplicates import duplicate_groups
-from vitlab.data.images import FileSet, ImageSet
+from vitlab.data.images import FileSet, ImageSet, Labels, task_of
 from vitlab.data.random import generator
 from vitlab.data.strata import strata
 from vitlab.data.survey import known_groups, surveyed
@@ -19,8 +20,9 @@ def hold_out(
 ) -> tuple[ImageSet, ImageSet]:
     """What remains and what is held out: each stratum in proportion, duplicates on one side.
 
-    `share` of the images or `count` of them; fewer where a class is nothing but duplicates.
-    Files that cannot be read are on neither side.
+    `share` of the images or `count` of them; fewer where a class is nothing but duplicates, more
+    where a small class would have no image on one side. A class of a single picture stays in what
+    remains. Files that cannot be read are on neither side.
     """
     if isinstance(train, FileSet):
         train = surveyed(train)
@@ -29,6 +31,8 @@ def hold_out(
     quotas = class_quotas(np.bincount(labels), wanted)
     groups = known_groups(train) if isinstance(train, FileSet) else duplicate_groups(train)
     held = _choose(groups.numpy(), labels, quotas, seed)
+    if task_of(train.labels) != "regression":
+        _complete(held, groups.numpy(), train.labels, seed)
     if not held.any():
         raise DataError(
             f"none of {len(train)} images can be held out: each class is one image and its "
@@ -44,7 +48,7 @@ def _wanted(images: int, share: float | None, count: int | None) -> int:
     if share is not None:
         if not 0.0 < share < 1.0:
             raise DataError(f"share {share} is not between 0 and 1")
-        count = round(share * images)
+        count = max(round(share * images), 1)
     assert count is not None
     if not 1 <= count < images:
         raise DataError(f"{count} of {images} images cannot be held out; valid: 1 to {images - 1}")
@@ -65,16 +69,57 @@ def _choose(
     groups: NDArray[np.int64], labels: NDArray[np.int64], quotas: NDArray[np.int64], seed: int
 ) -> NDArray[np.bool_]:
     """Take whole groups, in an order drawn from the seed, as long as they fit into the quotas."""
-    order = torch.randperm(len(labels), generator=generator(seed, "hold_out")).numpy()
-    members: dict[int, list[int]] = {}
-    for image, group in zip(order.tolist(), groups[order].tolist(), strict=True):
-        members.setdefault(group, []).append(image)
     held = np.zeros(len(labels), np.bool_)
     left = quotas.tolist()
-    for images in members.values():
+    for images in _members(groups, seed):
         needed = Counter(labels[images].tolist())
         if all(left[label] >= number for label, number in needed.items()):
             held[images] = True
             for label, number in needed.items():
                 left[label] -= number
     return held
+
+
+def _members(groups: NDArray[np.int64], seed: int) -> list[list[int]]:
+    """The images of each group, in an order drawn from the seed."""
+    order = torch.randperm(len(groups), generator=generator(seed, "hold_out")).numpy()
+    members: dict[int, list[int]] = {}
+    for image, group in zip(order.tolist(), groups[order].tolist(), strict=True):
+        members.setdefault(group, []).append(image)
+    return list(members.values())
+
+
+def _complete(
+    held: NDArray[np.bool_], groups: NDArray[np.int64], labels: Labels, seed: int
+) -> None:
+    """Give both sides every class that has two pictures: move the smallest group that suffices.
+
+    What remains comes first: a class that cannot be learnt is worse than one not evaluated.
+    """
+    total = class_counts(labels)
+    members: list[list[int]] = []
+    for side in (False, True):
+        here = class_counts(labels[torch.from_numpy(held == side)], len(total))
+        absent = ((total > 0) & (here == 0)).nonzero()[:, 0].tolist()
+        if absent and not members:
+            members = sorted(_members(groups, seed), key=len)
+        place = {image: number for number, images in enumerate(members) for image in images}
+        for label in absent:
+            if here[label]:
+                continue  # a group that another class needed holds it as well
+            having = (labels[:, label] if labels.ndim > 1 else labels == label).nonzero()[:, 0]
+            for number in sorted({place[image] for image in having.tolist()}):
+                counts = class_counts(labels[members[number]], len(total))
+                left = total - here - counts
+                if not side or bool((left[counts > 0] > 0).all()):
+                    held[members[number]] = side
+                    here += counts
+                    break
+
+
+def pictures_per_class(images: ImageSet, classes: int) -> list[int]:
+    """Number of images of each class, where duplicates count as one."""
+    groups = known_groups(images) if isinstance(images, FileSet) else duplicate_groups(images)
+    pairs = set(zip(images.labels.tolist(), groups.tolist(), strict=True))
+    counts = Counter(label for label, _ in pairs)
+    return [counts[label] for label in range(classes)]

@@ -30,7 +30,7 @@ from vitlab.experiments.write import write, write_tables
 from vitlab.registry import DATASETS
 from vitlab.tasks.figures.style import check_matplotlib
 from vitlab.tasks.job import Watcher
-from vitlab.tasks.job_data import check_judged
+from vitlab.tasks.job_data import check_judged, check_split
 from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.train import channels_of, settings_for
 from vitlab.train.precision import fast_precision
@@ -150,6 +150,10 @@ def _open(record: Record, download: bool) -> DataSource:
         raise DataError(f"{source.name} has no test images; valid: data with train and test images")
     if settings_for(spec.recipe, spec.changes).judge_all:
         check_judged(source)
+        if source.divided:
+            check_split(
+                source, {"to learn from": source.open_train(), "to test": source.open_test()}
+            )
     return halve(record.data, source) if spec.measure == "few-shot" else source
 
 

@@ -23,6 +23,8 @@ class Situation:
     """Pixels of the shorter side of what the model sees."""
     accelerated: bool
     """Whether the device is more than a CPU."""
+    per_class_text: str | None = None
+    """Fewest and most images of a class, in words; None where there are no classes."""
 
     @property
     def per_class(self) -> float:
@@ -49,8 +51,9 @@ def finetuning(situation: Situation) -> TrainConfig:
 def reasons(config: TrainConfig, situation: Situation) -> tuple[str, ...]:
     """What a run will do, and why, where it is not somebody's wish."""
     augment, kind = _augment(situation)
+    each = "" if situation.per_class_text is None else f", {situation.per_class_text}"
     told = [
-        f"{situation.images:,} images, {situation.per_class:,.0f} a class: "
+        f"{situation.images:,} images{each}: "
         + (kind if config.augment == augment else "augmentation as it was set"),
         f"batches of {config.batch_size}; {_length(config, situation)}",
         _learning(config, situation),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab import imagenet
+from vitlab.data.class_counts import ClassCounts, count_images
 from vitlab.data.datasets import DataSource, open_data
 from vitlab.data.images import FileSet, ImageSet, Survey, joined, one_of
 from vitlab.data.loader import batches_for_evaluation
@@ -22,7 +23,7 @@ from vitlab.inference.classifier import Classifier, load
 from vitlab.inference.deployed_model import DeployedModel
 from vitlab.inference.exported_net import ExportedNet, described
 from vitlab.inference.open_model import FILES, open_answering
-from vitlab.tasks.job_data import divided, unjudged
+from vitlab.tasks.job_data import absent_classes, divided
 from vitlab.tasks.job_machine import best_device
 from vitlab.tasks.judge import JUDGES
 from vitlab.tasks.report import Judged, Report, describe_data, describe_model
@@ -53,6 +54,16 @@ class Evaluated:
     """The same with answers averaged over each image and its mirror image, if that was asked."""
     broken: dict[str, str]
     """Images that could not be read, with the reason; they are not counted."""
+
+    @property
+    def counts(self) -> ClassCounts:
+        """The images that were evaluated, by the classes of the data."""
+        return count_images(self.data.labels[self.outcome.index], self.source.labels)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Sentences naming the classes of the data without an image in the split."""
+        return absent_classes(self.source, {self.split: self.counts})
 
 
 def evaluate(
@@ -131,10 +142,10 @@ def report_of(found: Evaluated, command: str | None = None) -> Report:
             found.outcome, found.data, found.evaluation.labels
         ),
         model=describe_model(Path(found.model).name, found.classifier.model),
-        data=describe_data(found.source, {found.split: len(found.data)}),
+        data=describe_data(found.source, {found.split: found.counts}),
         broken=found.broken,
         command=command,
-        notes=(*unjudged(found.source, found.split), *_flips(found)),
+        notes=(*(f"{sentence}." for sentence in found.absent), *_flips(found)),
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitlab.data.class_counts import count_images
 from vitlab.data.datasets import DataSource, open_data
 from vitlab.data.images import ImageSet, one_of
 from vitlab.data.random import generator
@@ -20,7 +21,7 @@ from vitlab.errors import DataError, InputError
 from vitlab.evaluate.fewshot import METHODS, Answer, Labelled, Score, check_request, draw_shots
 from vitlab.models.config import Size
 from vitlab.tasks.embed import Embedder, Watch, open_embedder
-from vitlab.tasks.job_data import unjudged
+from vitlab.tasks.job_data import absent_classes, check_split
 
 log = logging.getLogger(__name__)
 
@@ -101,12 +102,15 @@ def fewshot(
         raise DataError(f"{source.name} is {source.task} data; valid: one class for each image")
     if source.open_test is None:
         raise DataError(f"{source.name} has no test split; valid: data with train and test images")
-    for note in unjudged(source, "test"):
-        log.warning(note)
+    if source.divided:
+        check_split(source, {"to learn from": images, "to test": source.open_test()})
     train = _Cache(embedder=embedder, images=images, watch=watch, what="train images")
     drawn = _draw(train, source, max(shots), draws, seed)
     test = _Cache(embedder=embedder, images=source.open_test(), watch=watch, what="test images")
     judged = test.all()
+    counts = count_images(judged.labels, source.labels)
+    for sentence in absent_classes(source, {"test": counts}):
+        log.warning(sentence)
     scores = _judge(train, drawn, judged, sorted(shots), methods, len(source.labels), watch)
     return FewShot(
         model=os.fspath(model),

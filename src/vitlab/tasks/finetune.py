@@ -10,6 +10,7 @@ from typing import Any, cast
 from torch import nn
 
 from vitlab.config import override, to_dict
+from vitlab.data.class_counts import count_images
 from vitlab.data.datasets import DataSource
 from vitlab.data.survey import looking
 from vitlab.errors import ConfigError
@@ -130,7 +131,8 @@ def finetune(
     with looking(watcher.files):
         job = Job.prepare(plan, folder, source, watcher=watcher, auto=auto)
     assumed = [f"assumed of the weights: {note}" for note in model.source.assumed]
-    for note in (*source.told, *assumed, *reasons, *_known(model, len(source.labels))):
+    known = _known(model, len(source.labels))
+    for note in (*source.told, *assumed, *reasons, *known, *job.split_notes):
         watcher.note(note)
     with working_in(folder):
         if find_lr:
@@ -208,9 +210,11 @@ def situation(
     wanted = {key: value for key, value in changes.items() if key == "images_per_class"}
     per_class = override(TrainConfig(), wanted).images_per_class
     classes = len(source.labels)
+    counts = None if per_class else count_images(source.open_train().labels, source.labels)
     return recipes.Situation(
-        images=per_class * classes or len(source.open_train()),
+        images=per_class * classes if counts is None else counts.images,
         classes=classes,
+        per_class_text=f"{per_class:,} per class" if counts is None else counts.per_class,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         side=min(pair(cast(Any, model).config.image_size)),
         accelerated=best_device().type != "cpu",

@@ -24,7 +24,7 @@ from vitlab.nn.lora import merge_lora
 from vitlab.preprocessing import Preprocessing
 from vitlab.runtime import keep_freed_memory
 from vitlab.tasks.aim import Aim, aim_for
-from vitlab.tasks.job_data import left_out, open_images, survey_of
+from vitlab.tasks.job_data import left_out, open_images, split_notes, survey_of
 from vitlab.tasks.job_machine import (
     best_device,
     check_options,
@@ -185,6 +185,13 @@ class Job:
             loader=loader,
             unreadable=left_out(images),
         )
+
+    @property
+    def split_notes(self) -> tuple[str, ...]:
+        """Sentences about the images; none where their labels are not used."""
+        if self.plan.train.objective is not None:
+            return ()
+        return split_notes(self.source, self.train, self.validation)
 
     def run(self, watcher: Watcher) -> Run:
         """Train, choose on the held-out images, then look at the test images once."""

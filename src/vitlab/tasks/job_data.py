@@ -2,12 +2,16 @@
 
 import logging
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 
-from vitlab.data.datasets import DataSource
+import torch
+
+from vitlab.data.class_counts import ClassCounts, class_counts, count_images
+from vitlab.data.datasets import NAMED, DataSource, without_images
 from vitlab.data.draw import draw_per_class
-from vitlab.data.images import FileSet, ImageSet, Survey, one_of
-from vitlab.data.split import hold_out
+from vitlab.data.images import FileSet, ImageSet, Survey, joined, one_of
+from vitlab.data.split import hold_out, pictures_per_class
 from vitlab.data.survey import check_share, recalling, surveyed
 from vitlab.errors import DataError
 from vitlab.train.config import TrainConfig
@@ -25,7 +29,15 @@ def open_images(
     if known is None and config.judge_all and config.judged_on == "test":
         check_judged(source)
     images = _open_train(source, config.max_broken, known)
-    return divided(images, config)
+    train, validation = divided(images, config)
+    if config.judge_all and config.objective is None:
+        parts = {"to learn from": train}
+        if validation is not None:
+            parts["to hold out"] = validation
+        if source.divided and source.open_test is not None and config.judged_on == "test":
+            parts["to test"] = source.open_test()
+        check_split(source, parts, otherwise=", --set hold_out=0, or --set judge_all=false")
+    return train, validation
 
 
 def check_judged(source: DataSource) -> None:
@@ -35,6 +47,47 @@ def check_judged(source: DataSource) -> None:
             f"{source.unjudged}: nothing would tell whether that was learnt; "
             "valid: the same classes in both, or --set judge_all=false"
         )
+
+
+def check_split(source: DataSource, parts: Mapping[str, ImageSet], *, otherwise: str = "") -> None:
+    """Raise if a class is missing in a part of a split that we made; `parts` by their purpose."""
+    if source.task != "single-label":
+        return
+    counts = torch.stack([class_counts(part.labels, len(source.labels)) for part in parts.values()])
+    small = ((counts == 0).any(dim=0) & (counts > 0).any(dim=0)).nonzero()[:, 0].tolist()
+    if not small:
+        return
+    have = pictures_per_class(reduce(joined, parts.values()), len(source.labels))
+    listed = ", ".join(f"{have[i]} of {source.labels[i]}" for i in small[:NAMED])
+    more = f" and {len(small) - NAMED:,} more classes" if len(small) > NAMED else ""
+    purposes = ", ".join(f"1 {purpose}" for purpose in parts)
+    raise DataError(
+        f"{source.name} has too few different images for every class to be in each part of the "
+        f"split: {listed}{more}; valid: at least {len(parts)} of each class ({purposes}){otherwise}"
+    )
+
+
+def split_counts(
+    source: DataSource, train: ImageSet, validation: ImageSet | None
+) -> dict[str, ClassCounts]:
+    """The images to learn from and those held out, by the name of the split."""
+    parts = {"train": train} if validation is None else {"train": train, "validation": validation}
+    return {name: count_images(part.labels, source.labels) for name, part in parts.items()}
+
+
+def split_notes(
+    source: DataSource, train: ImageSet, validation: ImageSet | None
+) -> tuple[str, ...]:
+    """Sentences about the images of a run, before its first step."""
+    counts = split_counts(source, train, validation)
+    listed = ", ".join(f"{name} {found.text}" for name, found in counts.items())
+    return (f"images: {listed}", *(f"warning: {text}" for text in absent_classes(source, counts)))
+
+
+def absent_classes(source: DataSource, counts: Mapping[str, ClassCounts]) -> tuple[str, ...]:
+    """Sentences naming the classes or labels without an image in a split; `counts` by split."""
+    found = (without_images(f"{name} of {source.name}", c.absent) for name, c in counts.items())
+    return tuple(f"{sentence}: not evaluated" for sentence in found if sentence)
 
 
 def divided(images: ImageSet, config: TrainConfig) -> tuple[ImageSet, ImageSet | None]:
@@ -72,13 +125,6 @@ def left_out(images: ImageSet) -> dict[Path, str]:
 def tell_broken(broken: Mapping[Path, str], of: str) -> None:
     """Say how many files cannot be read, and name one."""
     log.warning("%d of %s cannot be read and take no part; %s", len(broken), of, one_of(broken))
-
-
-def unjudged(source: DataSource, split: str) -> tuple[str, ...]:
-    """What a page says of classes that nothing was measured of."""
-    if split != "test" or source.unjudged is None:
-        return ()
-    return (f"{source.unjudged}: not judged.",)
 
 
 def survey_of(images: ImageSet) -> Survey | None:

@@ -1,12 +1,13 @@
 """The end of a run: what the trained model is worth, its bundle and its report."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from vitlab.data.class_counts import ClassCounts, count_images
 from vitlab.data.datasets import DataSource
 from vitlab.data.images import ImageSet
 from vitlab.evaluate.calibration import Temperature, fit_temperature
@@ -14,7 +15,7 @@ from vitlab.evaluate.classify import Batches, Outcome, collect
 from vitlab.files import write_json
 from vitlab.preprocessing import Preprocessing
 from vitlab.tasks.aim import Aim
-from vitlab.tasks.job_data import tell_broken, unjudged
+from vitlab.tasks.job_data import absent_classes, split_counts, tell_broken
 from vitlab.tasks.judge import JUDGES, Judge
 from vitlab.tasks.onnx_beside import write_onnx_beside
 from vitlab.tasks.report import (
@@ -50,6 +51,10 @@ class Run:
     """What the training cost."""
     right: tuple[bool, ...] | None
     """Whether the first guess was right, image by image; None where images have no one class."""
+    counts: Mapping[str, ClassCounts] = field(default_factory=dict)
+    """Images by split, with the fewest and the most of a class."""
+    absent: tuple[str, ...] = ()
+    """Sentences naming the classes without an image in a split."""
 
     @property
     def bundle(self) -> Path:
@@ -94,7 +99,11 @@ class Trained:
         self._save_bundle(metrics)
         write_onnx_beside(self.folder / "bundle")
         write_json(self.folder / BROKEN, self.all_broken())
-        report = write_report(self.folder, self._report(split, images, outcome, evaluation))
+        counts = split_counts(self.source, self.train, self.validation)
+        counts[split] = count_images(outcome.labels, labels)
+        absent = absent_classes(self.source, counts)
+        page = self._report(split, images, outcome, evaluation, counts, absent)
+        report = write_report(self.folder, page)
         return Run(
             folder=self.folder,
             evaluation=evaluation,
@@ -103,6 +112,8 @@ class Trained:
             report=report,
             compute=self.compute(),
             right=outcome.right,
+            counts=counts,
+            absent=absent,
         )
 
     @property
@@ -169,22 +180,27 @@ class Trained:
         found = self.broken()
         return {str(path): found[path] for path in sorted(found)}
 
-    def _report(self, split: str, images: ImageSet, outcome: Outcome, evaluation: Judged) -> Report:
+    def _report(
+        self,
+        split: str,
+        images: ImageSet,
+        outcome: Outcome,
+        evaluation: Judged,
+        counts: Mapping[str, ClassCounts],
+        absent: Sequence[str],
+    ) -> Report:
         config, source = self.plan.train, self.source
-        counts = {"train": len(self.train)}
-        if self.validation is not None:
-            counts["validation"] = len(self.validation)
         return Report(
             title=f"{config.model} on {source.name}",
             evaluation=evaluation,
             split=split,
             mistakes=self._judge.mistakes(outcome, images, source.labels),
             model=describe_model(config.model, self.model, {"optimizer": config.optimizer.name}),
-            data=describe_data(source, {**counts, split: len(images)}, augment=config.augment),
+            data=describe_data(source, counts, augment=config.augment),
             compute=self.compute(),
             broken=self.all_broken(),
             command=self.plan.command,
-            notes=self.notes(),
+            notes=(*self.notes(), *(f"{sentence}." for sentence in absent)),
         )
 
     def compute(self) -> Compute:
@@ -202,8 +218,6 @@ class Trained:
         notes = [f"{note}." for note in self.source.told]
         if self.plan.train.judged_on == "held-out":
             notes.append("A trial: the test images were not opened.")
-        elif self.plan.train.objective is None:
-            notes += unjudged(self.source, "test")
         notes.append(f"The {'averaged' if self.weights == 'ema' else 'trained'} weights were kept.")
         if self.state.best_step:
             notes.append(f"Chosen on the held-out images after step {self.state.best_step}.")

@@ -71,7 +71,7 @@ def train(
         job = Job.prepare(
             plan, folder, source, known=known, watcher=watcher, auto=auto and not resume
         )
-    for note in source.told:
+    for note in (*source.told, *job.split_notes):
         watcher.note(note)
     with working_in(folder):
         return job.run(watcher)

@@ -128,7 +128,7 @@ class TrainConfig:
     max_broken: float = 0.2
     """Share of unreadable images from which on the run stops."""
     judge_all: bool = True
-    """Whether a class without test images stops the run before it begins."""
+    """Whether a class without test or held-out images stops the run before it begins."""
     judged_on: Literal["test", "held-out"] = "test"
     """The images that say at the end what the model is worth.
 

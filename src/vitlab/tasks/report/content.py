@@ -64,6 +64,8 @@ class Data:
     """What `classes` is the number of: classes, labels or values."""
     images: Mapping[str, int] = field(default_factory=dict)
     """Number of images by split: train, validation, test."""
+    per_class: Mapping[str, str] = field(default_factory=dict)
+    """Fewest and most images of a class by split, in words; splits without it: not known."""
     size: str | None = None
     """Of one image, such as `32 × 32 × 3`."""
     augmentation: tuple[str, ...] | None = None

@@ -6,6 +6,7 @@ from dataclasses import fields
 from torch import nn
 
 from vitlab.data.augment_config import AugmentConfig
+from vitlab.data.class_counts import ClassCounts
 from vitlab.data.datasets import DataSource
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.flops import cost, image_shape
@@ -29,18 +30,23 @@ def describe_model(name: str, model: nn.Module, details: Mapping[str, str] | Non
 
 def describe_data(
     source: DataSource,
-    images: Mapping[str, int],
+    images: Mapping[str, int] | Mapping[str, ClassCounts],
     *,
     augment: AugmentConfig | None = None,
     details: Mapping[str, str] | None = None,
 ) -> Data:
-    """Name, classes and size of the data; `images` are the numbers by split."""
+    """Name, classes and size of the data; `images` by split."""
     size = None if source.image_size is None else (*source.image_size, source.channels)
     return Data(
         name=source.name,
         classes=len(source.labels),
         counted=COUNTED[source.task],
-        images=images,
+        images={n: c.images if isinstance(c, ClassCounts) else c for n, c in images.items()},
+        per_class={
+            name: found.per_class
+            for name, found in images.items()
+            if isinstance(found, ClassCounts) and found.per_class is not None
+        },
         size="files of any size" if size is None else " × ".join(map(str, size)),
         augmentation=None if augment is None else augmentations(augment),
         details=details or {},

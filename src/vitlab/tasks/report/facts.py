@@ -34,11 +34,17 @@ def data_facts(data: Data) -> Rows:
     return [
         ("data", data.name),
         (data.counted, f"{data.classes:,}"),
-        *((f"{split} images", f"{count:,}") for split, count in data.images.items()),
+        *((f"{split} images", _counted(data, split)) for split in data.images),
         *size,
         *augmentation,
         *data.details.items(),
     ]
+
+
+def _counted(data: Data, split: str) -> str:
+    """Number of images of a split, with the range over the classes."""
+    found = data.per_class.get(split)
+    return f"{data.images[split]:,}" + ("" if found is None else f" ({found})")
 
 
 def compute_facts(compute: Compute) -> Rows:
