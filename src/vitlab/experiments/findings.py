@@ -1,6 +1,6 @@
 """What an experiment came to, so far or altogether."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from vitlab.experiments.folder import Record
 from vitlab.experiments.result import Result
 from vitlab.experiments.spec import Experiment
 from vitlab.experiments.statistics import Difference, Summary, differences, summaries
+
+SMOKE = "This is a smoke run with tiny models and a few steps: nothing can be concluded from it."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +39,14 @@ class Findings:
     def differences(self) -> list[Difference]:
         """Of each arm to those it is against, with intervals."""
         failed = [name.rpartition(", seed ")[0] for name in self.failures]
-        return differences(self.experiment, self.results, failed)
+        found = differences(self.experiment, self.results, failed)
+        return [replace(item, verdict="open") for item in found] if self.record.smoke else found
 
     @cached_property
     def conclusion(self) -> list[str]:
-        """Sentences that follow from the intervals."""
+        """Sentences that follow from the intervals; a smoke run has no conclusion."""
+        if self.record.smoke:
+            return [SMOKE, *failed(self.failures)]
         said = conclusion(self.experiment, self.differences)
         return [
             *said,

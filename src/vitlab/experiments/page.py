@@ -71,10 +71,8 @@ def render(found: Findings, figures: Mapping[str, bytes]) -> str:
 
 def _sections(found: Findings, figures: Mapping[str, bytes]) -> Iterator[Html]:
     yield element("section", *_tiles(found), class_="tiles")
-    if found.record.smoke:
-        words = "This was a trial with tiny models and a few steps: its numbers mean nothing."
-        yield _section("Only a trial", element("p", element("b", words)))
-    yield _section("What the numbers say", _conclusion(found))
+    title = "Smoke run: no conclusion" if found.record.smoke else "What the numbers say"
+    yield _section(title, _conclusion(found))
     if figures:
         drawn = (
             Drawing(title=name, svg=content, caption=CAPTIONS[name.removesuffix(".svg")])
