@@ -192,6 +192,11 @@ def read_bands(source: Source, channels: int, white: float | None = None) -> lis
     if isinstance(source, Image.Image):
         with _readable("image"):
             return _image_bands(source, channels, white, "image")
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(
+            f"{type(source).__name__} is not an image; valid: a path, a PIL image, or a NumPy "
+            "array [H, W, C] or [H, W]"
+        )
     name = os.fspath(source)
     with _readable(name):
         if is_array(name):

@@ -187,7 +187,7 @@ def test_nothing_but_broken_files_can_be_checked(tmp_path: Path) -> None:
 
 def test_a_single_class_is_nothing_to_tell_apart(tmp_path: Path) -> None:
     fill(tmp_path, "train/a/1.png", "val/a/2.png")
-    assert {"one_class", "few"} == names(check_folder(tmp_path))
+    assert {"one_class", "few", "unsplit"} == names(check_folder(tmp_path))
 
 
 def test_copies_between_all_splits_are_told_pair_by_pair(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def check(spec: Experiment, tmp_path: Path) -> None:
     page = Sections()
     page.feed(found.report.read_text())
     assert page.open == []
-    assert {"Only a trial", "What the numbers say", "Arms", "Differences"} <= set(page.titles)
+    assert {"Smoke run: no conclusion", "Arms", "Differences"} <= set(page.titles)
     assert "What failed" not in page.titles
     for probe in PROBES.get(spec.name, ()):
         assert all(min(done.probes[probe]) > 0 for done in found.results)

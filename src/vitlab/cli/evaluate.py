@@ -134,13 +134,22 @@ def _where(found: "Evaluated") -> str:
     return f"{found.split} of {name}"
 
 
+def _each(found: "Evaluated") -> str:
+    """Fewest and most images of a class, where they differ."""
+    counts = found.counts
+    return f"; {counts.per_class}" if counts.least != counts.most else ""
+
+
 def _lines(found: "Evaluated") -> list[tuple[str, str]]:
-    evaluation = found.evaluation
+    from vitlab.evaluate.calibration import NO_TEMPERATURE
+
+    evaluation: Any = found.evaluation
     shown = [
-        ("images", f"{evaluation.images:,} ({_where(found)})"),
-        *([("per class", found.counts.per_class)] if found.counts.per_class else []),
+        ("images", f"{evaluation.images:,} ({_where(found)}{_each(found)})"),
         *lines(evaluation),
     ]
+    if found.temperature and evaluation.scaled is None:
+        shown.append(("temperature", NO_TEMPERATURE))
     if found.classifier.merge_tokens:
         shown.append(("merged tokens", f"{found.classifier.merge_tokens} in each block"))
     if found.flipped is not None:

@@ -1,11 +1,13 @@
 """Whether a classifier knows how sure it may be, and one scalar that helps: arXiv:1706.04599."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from vitlab.config import to_dict
 from vitlab.errors import InputError
@@ -14,6 +16,9 @@ from vitlab.evaluate.metrics import check_finite
 BINS = 15
 LIMITS = (0.05, 20.0)
 """Temperatures beyond these say only that the held-out images were too few or too easy."""
+FOLDS = 5
+NO_TEMPERATURE = "none: no improvement of the loss is certain on the held-out images"
+"""Text in the place of a temperature that is not reported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +109,28 @@ def fit_temperature(
             break
         inverse = step
     return Temperature(value=1 / inverse, images=len(logits))
+
+
+def helpful_temperature(
+    logits: Float[Tensor, "B classes"], labels: Int[Tensor, " B"]
+) -> Temperature | None:
+    """The fitted temperature, or None unless it lowers the loss of images it was not fitted on.
+
+    Each fold of the images is scaled by a temperature fitted on the other folds. The 95 % interval
+    of the mean difference in loss must lie above zero. A fit at one of `LIMITS` is no fit.
+    """
+    found = fit_temperature(logits, labels)
+    limits = any(math.isclose(found.value, limit, rel_tol=1e-6) for limit in LIMITS)
+    if limits or len(logits) < 2 * FOLDS:
+        return None
+    logits, labels = logits.cpu().double(), labels.cpu().long()
+    fold = torch.arange(len(logits)) % FOLDS
+    values = [fit_temperature(logits[fold != i], labels[fold != i]).value for i in range(FOLDS)]
+    scaled = logits / torch.tensor(values, dtype=torch.float64)[fold, None]
+    before, after = (F.cross_entropy(x, labels, reduction="none") for x in (logits, scaled))
+    gain = before - after
+    low = float(gain.mean() - 1.96 * gain.std() / math.sqrt(len(gain)))
+    return found if low > 0 else None
 
 
 def _slope(

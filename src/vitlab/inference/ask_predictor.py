@@ -1,16 +1,11 @@
 """Whether a model can be asked what is on pictures, and the predictor that asks; no torch."""
 
-import io
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-import numpy as np
-from PIL import Image
-
 from vitlab.errors import InputError, WeightsError
 from vitlab.inference.engine import Engine
-from vitlab.inference.pictures import Picture, reading
+from vitlab.inference.pictures import Given, as_pictures, is_single, reading
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.kinds import THRESHOLD, Task
 from vitlab.weights.source import WeightSource
@@ -44,20 +39,19 @@ def build_predictor(
 
 def predict_pictures(
     predictor: Callable[..., Predictor],
-    images: Picture | Iterable[Picture],
+    images: Given | Iterable[Given],
     *,
     top: int,
     batch_size: int | None,
     threshold: float | None,
 ) -> list[Prediction]:
-    """What the predictor that is made for them says of pictures, or of a single one."""
+    """Predictions for images or a single one; TypeError for what is no image."""
     if top < 1:
         raise InputError(f"top {top} must be at least 1")
-    single = isinstance(images, str | os.PathLike | Image.Image | np.ndarray | io.BytesIO)
-    pictures: Iterable[Picture] = [images] if single else images  # type: ignore[list-item, assignment]
+    size = 1 if is_single(images) and batch_size is None else batch_size
     with reading():
-        size = 1 if single and batch_size is None else batch_size
-        batches = predictor(batch_size=size, threshold=threshold).stream(pictures, top=top)
+        asked = predictor(batch_size=size, threshold=threshold)
+        batches = asked.stream(as_pictures(images, asked.preprocessing), top=top)
         return [prediction for batch in batches for prediction in batch]
 
 

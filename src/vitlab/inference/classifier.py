@@ -17,14 +17,14 @@ from vitlab.explain.query import Each
 from vitlab.inference.ask_predictor import build_predictor, predict_pictures
 from vitlab.inference.explainer import Explainer, Target
 from vitlab.inference.features import image_features
-from vitlab.inference.pictures import Picture, reading
+from vitlab.inference.pictures import Given, as_picture, as_pictures, reading
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.inference.torch_engine import TorchEngine
 from vitlab.models.memory import Footprint
 from vitlab.models.merging import merging
 from vitlab.models.readout import Readout
 from vitlab.models.vit import logits_of
-from vitlab.preprocessing import Preprocessing, Source
+from vitlab.preprocessing import Preprocessing
 from vitlab.weights.bundle import load_bundle
 from vitlab.weights.bundle_files import find_bundle, is_bundle
 from vitlab.weights.labels import Labels, read_labels
@@ -62,7 +62,7 @@ class Classifier:
 
     def features(
         self,
-        images: Source | Iterable[Source],
+        images: Given | Iterable[Given],
         *,
         kind: str = "pooled",
         layer: int | None = None,
@@ -77,7 +77,7 @@ class Classifier:
 
     def predict(
         self,
-        images: Picture | Iterable[Picture],
+        images: Given | Iterable[Given],
         *,
         top: int = 5,
         batch_size: int | None = None,
@@ -85,6 +85,8 @@ class Classifier:
     ) -> list[Prediction]:
         """Labels with probabilities, in the order of the images; a broken one does not stop it.
 
+        An image is a path, a PIL image, a NumPy array [H, W, C] or [H, W], or the bytes of a file;
+        anything else is a TypeError.
         Of a multi-label model, and of no other, every label from a probability of `threshold` on,
         whatever `top`; None: `vitlab.kinds.THRESHOLD`.
         """
@@ -118,6 +120,11 @@ class Classifier:
 
     def probabilities(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         """What the model believes of preprocessed images; the values that a regression tells."""
+        if not (isinstance(images, Tensor) and images.ndim == 4 and images.is_floating_point()):
+            raise TypeError(
+                f"{type(images).__name__} is no batch of preprocessed images; valid: a float tensor "
+                "[B, C, H, W] (`preprocessing.apply`); `predict` takes files and pixels"
+            )
         with torch.inference_mode():
             return self.activate(logits_of(self.model)(images))
 
@@ -127,7 +134,7 @@ class Classifier:
 
     def explain(
         self,
-        image: Picture,
+        image: Given,
         *,
         method: Method = "relevance",
         target: Target | None = None,
@@ -142,11 +149,12 @@ class Classifier:
         keywords are those of `vitlab.explain.ask.Ask`.
         """
         asked: Any = {"layer": layer, "head": head, "token": token, "each": each}
-        return self.explain_many([image], method=method, target=target, **asked)[0]
+        picture = as_picture(image, self.preprocessing)
+        return self.explain_many([picture], method=method, target=target, **asked)[0]
 
     def explain_many(
         self,
-        images: Iterable[Picture],
+        images: Given | Iterable[Given],
         *,
         method: Method = "relevance",
         target: Target | None = None,
@@ -161,8 +169,9 @@ class Classifier:
             raise InputError(f"batch_size {batch_size} must be at least 1")
         ask = Ask(method=method, layer=layer, head=head, token=token, each=each)
         explainer = Explainer(self, ask, target)
+        pictures = as_pictures(images, self.preprocessing)
         with reading():
-            return list(explainer.stream(map(explainer.read, images), batch_size))
+            return list(explainer.stream(map(explainer.read, pictures), batch_size))
 
 
 def load(

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, cast
 from vitlab.checksum import file_digest
 from vitlab.errors import InputError, WeightsError
 from vitlab.inference.ask_predictor import build_predictor, predict_pictures
-from vitlab.inference.pictures import Picture
+from vitlab.inference.pictures import Given
 from vitlab.inference.predictor import Prediction, Predictor
 from vitlab.inference.runtimes import Aoti, OnnxRuntime, OpenedOnce, OpenVino, Runtime
 from vitlab.inference.session_engine import SessionEngine, Source
@@ -57,7 +57,7 @@ class DeployedModel:
 
     def predict(
         self,
-        images: Picture | Iterable[Picture],
+        images: Given | Iterable[Given],
         *,
         top: int = 5,
         batch_size: int | None = None,

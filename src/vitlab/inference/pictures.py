@@ -7,8 +7,9 @@ a document of several pages.
 import io
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,14 @@ from vitlab.preprocessing import Preprocessing, Source
 
 Pixels = NDArray[np.uint8]
 Picture = Source | io.BytesIO
+Given = Picture | bytes | bytearray | memoryview
+"""What public functions take as one image."""
+SINGLE = (str, bytes, bytearray, memoryview, os.PathLike, Image.Image, io.IOBase, Mapping)
+"""Types that can be iterated over, or opened, and are never several images."""
+VALID = (
+    "a path, a PIL image, a NumPy array [H, W, C] or [H, W] of uint8, the bytes of one image, "
+    "or a list of these"
+)
 
 
 def read_picture(source: Picture, preprocessing: Preprocessing) -> Pixels:
@@ -42,6 +51,58 @@ def read_both(source: Picture, preprocessing: Preprocessing) -> tuple[list[Image
         return whole, preprocessing.fit(whole)
     except Exception as error:  # decoders of damaged files raise nearly anything
         raise InputError(_reason(error, source)) from error
+
+
+def as_picture(image: object, preprocessing: Preprocessing) -> Picture:
+    """One image as it is read, bytes as a stream; TypeError for anything that is not one image."""
+    if isinstance(image, bytes | bytearray | memoryview):
+        return io.BytesIO(image)
+    if isinstance(image, np.ndarray):
+        return _checked_array(image, preprocessing)
+    if isinstance(image, str | os.PathLike | Image.Image | io.BytesIO):
+        return image
+    raise TypeError(f"{_kind(image)} is not an image; valid: {VALID}")
+
+
+def is_single(images: object) -> bool:
+    """Whether an argument stands for one image, or for none at all."""
+    several = isinstance(images, Iterable) and not isinstance(images, SINGLE)
+    return not several or hasattr(images, "__array__")
+
+
+def as_pictures(images: object, preprocessing: Preprocessing) -> Iterable[Picture]:
+    """One image or several, each as `as_picture` gives it; TypeError for anything else.
+
+    All of a list are checked before any is read; those of another iterable one by one.
+    """
+    if is_single(images):
+        return [as_picture(images, preprocessing)]
+    assert isinstance(images, Iterable)
+    checked = (as_picture(image, preprocessing) for image in images)
+    return list(checked) if isinstance(images, list | tuple) else checked
+
+
+def _checked_array(array: NDArray[Any], preprocessing: Preprocessing) -> NDArray[Any]:
+    """The array, if it is [H, W, C] or [H, W] of a type that holds pixels."""
+    channels = preprocessing.channels
+    valid = (1, 3, 4) if channels in (1, 3) else (channels,)
+    bands = array.shape[2] if array.ndim == 3 else 1
+    found = f"array of shape {array.shape} and {array.dtype}"
+    if array.ndim not in (2, 3) or bands not in valid or 0 in array.shape:
+        choices = " or ".join(map(str, valid))
+        raise TypeError(f"{found}; valid: [H, W, C] with C = {choices}, or a list of such arrays")
+    if array.ndim == 3 and array.shape[0] == bands > 1:
+        raise TypeError(f"{found} may be [H, W, C] or [C, H, W]; valid: a PIL image or a file")
+    kinds = "uif" if preprocessing.white is not None else "u"
+    if array.dtype.kind not in kinds and array.dtype != np.int32:
+        raise TypeError(f"{found}; valid: uint8 or uint16, [H, W, C]")
+    return array
+
+
+def _kind(image: object) -> str:
+    """The type of a wrong argument, with its shape if it has one."""
+    shape = getattr(image, "shape", None)
+    return type(image).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
 
 
 def path_of(source: Picture) -> str | None:

@@ -17,7 +17,7 @@ from vitlab.data.images import FileSet, ImageSet, Survey, joined, one_of
 from vitlab.data.loader import batches_for_evaluation
 from vitlab.data.survey import looking, recalling, surveyed
 from vitlab.errors import DataError, InputError, UnknownName, WeightsError
-from vitlab.evaluate.calibration import Temperature, fit_temperature
+from vitlab.evaluate.calibration import NO_TEMPERATURE, Temperature, helpful_temperature
 from vitlab.evaluate.classify import Batches, Outcome, collect, collect_flipped
 from vitlab.inference.classifier import Classifier, load
 from vitlab.inference.deployed_model import DeployedModel
@@ -52,6 +52,8 @@ class Evaluated:
     evaluation: Judged
     flipped: Judged | None
     """The same with answers averaged over each image and its mirror image, if that was asked."""
+    temperature: bool
+    """Whether a temperature was to be fitted."""
     broken: dict[str, str]
     """Images that could not be read, with the reason; they are not counted."""
 
@@ -122,6 +124,7 @@ def evaluate(
         outcome=outcome,
         evaluation=judge.worth(outcome, labels, fitted),
         flipped=None if mirrored is None else judge.worth(mirrored, labels, None),
+        temperature=temperature,
         broken=broken,
     )
 
@@ -145,8 +148,14 @@ def report_of(found: Evaluated, command: str | None = None) -> Report:
         data=describe_data(found.source, {found.split: found.counts}),
         broken=found.broken,
         command=command,
-        notes=(*(f"{sentence}." for sentence in found.absent), *_flips(found)),
+        notes=(*(f"{sentence}." for sentence in found.absent), *_flips(found), *_unscaled(found)),
     )
+
+
+def _unscaled(found: Evaluated) -> tuple[str, ...]:
+    """Note of a temperature that was fitted and is not reported."""
+    scaled = getattr(found.evaluation, "scaled", None)
+    return (f"Temperature: {NO_TEMPERATURE}.",) if found.temperature and scaled is None else ()
 
 
 def _flips(found: Evaluated) -> tuple[str, ...]:
@@ -234,9 +243,9 @@ class _Job:
         )
         return outcome, {str(path): reason for path, reason in broken.items()}, mirrored
 
-    def fit(self, held_out: ImageSet) -> Temperature:
+    def fit(self, held_out: ImageSet) -> Temperature | None:
         outcome = self.collect(held_out, None)[0]
-        return fit_temperature(outcome.logits, outcome.labels)
+        return helpful_temperature(outcome.logits, outcome.labels)
 
     def _batches(self, data: ImageSet, broken: dict[Path, str], watch: Watch | None) -> Batches:
         preprocessing = self.classifier.preprocessing

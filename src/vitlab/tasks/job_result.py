@@ -10,7 +10,7 @@ from torch import nn
 from vitlab.data.class_counts import ClassCounts, count_images
 from vitlab.data.datasets import DataSource
 from vitlab.data.images import ImageSet
-from vitlab.evaluate.calibration import Temperature, fit_temperature
+from vitlab.evaluate.calibration import Temperature, helpful_temperature
 from vitlab.evaluate.classify import Batches, Outcome, collect
 from vitlab.files import write_json
 from vitlab.preprocessing import Preprocessing
@@ -137,7 +137,7 @@ class Trained:
         if self.validation is None or self._open_test is None or not self._judge.calibrated:
             return None
         held_out = collect(self.model, self.batches(self.validation))
-        return fit_temperature(held_out.logits, held_out.labels)
+        return helpful_temperature(held_out.logits, held_out.labels)
 
     def _metrics(self, split: str, evaluation: Judged) -> dict[str, float]:
         figures = {"images": evaluation.images, **self._judge.figures(evaluation)}
