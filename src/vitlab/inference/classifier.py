@@ -122,7 +122,7 @@ class Classifier:
         """What the model believes of preprocessed images; the values that a regression tells."""
         if not (isinstance(images, Tensor) and images.ndim == 4 and images.is_floating_point()):
             raise TypeError(
-                f"{type(images).__name__} is no batch of preprocessed images; valid: a float tensor "
+                f"{type(images).__name__} is no preprocessed batch; valid: a float tensor "
                 "[B, C, H, W] (`preprocessing.apply`); `predict` takes files and pixels"
             )
         with torch.inference_mode():
