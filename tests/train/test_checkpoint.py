@@ -1,7 +1,9 @@
 """Checkpoints and the files beside them, damaged, edited or lost between two parts of a run."""
 
 import json
+import random
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,12 @@ from vitlab.errors import ConfigError, WeightsError
 from vitlab.tasks import job
 from vitlab.tasks.run_folder import working_in
 from vitlab.tasks.train import train
-from vitlab.train.checkpoint import checkpoint_path, checkpoints, prune_checkpoints
+from vitlab.train.checkpoint import (
+    checkpoint_path,
+    checkpoints,
+    prune_checkpoints,
+    read_checkpoint,
+)
 
 SETTINGS = CHANGES | {"budget": 12.0, "evaluations": 2, "checkpoint_every": 4}
 
@@ -50,6 +57,23 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+def renumber(path: Path) -> None:
+    """Another step in the header, as a flipped bit would leave it."""
+    text = path.read_bytes()
+    assert b'\\"step\\": 8' in text
+    path.write_bytes(text.replace(b'\\"step\\": 8', b'\\"step\\": 9', 1))
+
+
+def rename_tensor(path: Path) -> None:
+    """A tensor of the optimizer under another name."""
+    path.write_bytes(path.read_bytes().replace(b'"optimizer/0/', b'"optimizer/8/', 1))
+
+
+def retype(path: Path) -> None:
+    """The same bytes as integers."""
+    path.write_bytes(path.read_bytes().replace(b'"dtype":"F32"', b'"dtype":"I32"', 1))
+
+
 def behead(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:6])
 
@@ -58,7 +82,7 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [cut, flip, behead, empty])
+@pytest.mark.parametrize("damage", [cut, flip, renumber, rename_tensor, retype, behead, empty])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     run: Path,
     whole: Path,
@@ -72,6 +96,53 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert f"{latest}: " in caplog.text
     assert "goes on from step-00000004.safetensors" in caplog.text
     assert latest.with_name(f"{latest.name}.damaged").exists()
+
+
+def test_every_flipped_bit_is_noticed(run: Path) -> None:
+    latest = checkpoint_path(run / "checkpoints", 8)
+    content = latest.read_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    draw = random.Random(0)
+    positions = [
+        *range(80),
+        *draw.sample(range(header), 400),
+        *draw.sample(range(len(content)), 40),
+    ]
+    for position in positions:
+        changed = bytearray(content)
+        changed[position] ^= 1 << draw.randrange(8)
+        latest.write_bytes(changed)
+        with pytest.raises(WeightsError, match=rf"{latest.name}: "):
+            read_checkpoint(latest)
+    latest.write_bytes(content)
+    assert read_checkpoint(latest).numbers["step"] == 8
+
+
+def older(path: Path, **changed: object) -> None:
+    """Rewrite a checkpoint as older versions did: with a checksum of only the tensors."""
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header, body = json.loads(content[8 : 8 + length]), content[8 + length :]
+    inner = json.loads(header["__metadata__"]["vitlab-training"])
+    inner |= {"checksum": zlib.crc32(body)} | changed
+    header["__metadata__"] = {"vitlab-training": json.dumps(inner)}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body)
+
+
+def test_a_checkpoint_of_an_older_version_is_read(run: Path, whole: Path) -> None:
+    older(checkpoint_path(run / "checkpoints", 8))
+    train(out=run, resume=True)
+    assert same(run, whole)
+
+
+@pytest.mark.parametrize("changed", [{"checksum": 1}, {"numbers": {"step": 8}}, {"metrics": 3}])
+def test_a_damaged_checkpoint_of_an_older_version_gives_way(
+    run: Path, changed: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    older(checkpoint_path(run / "checkpoints", 8), **changed)
+    train(out=run, resume=True)
+    assert "goes on from step-00000004.safetensors" in caplog.text
 
 
 def test_nothing_but_damaged_checkpoints_is_an_error(run: Path) -> None:

@@ -1,17 +1,18 @@
 """Checkpoints: the whole training state in one safetensors file, written whole or not at all.
 
 Tensors are named `model/…`, `ema/…` and `optimizer/NUMBER/PARAMETER/KEY`; numbers stand in the
-header, and so does a checksum. What is random about a step follows from the seed and the step, so
-no generator is saved.
+header. The header begins with a checksum of the whole file, computed with zeros in its place. What
+is random about a step follows from the seed and the step, so no generator is saved.
 """
 
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from torch import Tensor
 
@@ -22,7 +23,13 @@ from vitlab.weights.files import open_weights
 from vitlab.weights.reading import reading
 from vitlab.weights.safetensors import raw_bytes, write_safetensors
 
-KEY = "vitlab-training"
+KEY, CHECKSUM_KEY = "vitlab-training", "vitlab-checksum"
+NO_CHECKSUM = b"00000000"
+START = f'{{"__metadata__":{{"{CHECKSUM_KEY}":"'.encode()
+"""Beginning of the header; the digits of the checksum follow."""
+CHECKSUM_AT = 8 + len(START)
+BLOCK = 1 << 20
+"""Bytes read at once."""
 NUMBERS = ("step", "highest", "best", "best_step", "since_best", "seconds", "images", "flops")
 
 
@@ -63,11 +70,15 @@ def save_checkpoint(path: Path, state: TrainState, progress: Progress) -> None:
         "settings": dict(progress.settings),
         "metrics": progress.metrics,
         "broken": dict(progress.broken),
-        "checksum": _checksum(tensors),
     }
     layout = ((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items())
+    metadata = {CHECKSUM_KEY: NO_CHECKSUM.decode(), KEY: json.dumps(header)}
     with replacing(path) as file:
-        write_safetensors(file, layout, tensors.items(), {KEY: json.dumps(header)})
+        write_safetensors(file, layout, tensors.items(), metadata)
+        file.flush()
+        checksum = _checksum(file)
+        file.seek(CHECKSUM_AT)
+        file.write(checksum)
 
 
 def load_checkpoint(path: Path, state: TrainState) -> Progress:
@@ -77,6 +88,7 @@ def load_checkpoint(path: Path, state: TrainState) -> Progress:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """A checkpoint's content; WeightsError when any of it is damaged."""
+    whole = _is_whole(path)
     file = open_weights(path)
     try:
         if KEY not in file.metadata:
@@ -86,10 +98,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         tensors = {name: file.read(name) for name in file.shapes}
     finally:
         file.close()
-    if "checksum" not in header or not set(NUMBERS) <= set(header["numbers"]):
+    if not whole:
+        _check_older(path, header, tensors)
+    if not _is_header(header):
         raise ConfigError(f"{path}: written by another version of vitlab, which must resume it")
-    if header["checksum"] != _checksum(tensors):
-        raise WeightsError(f"{path}: damaged (the checksum of its tensors is another)")
     return Checkpoint(
         path=path,
         tensors=tensors,
@@ -99,6 +111,47 @@ def read_checkpoint(path: Path) -> Checkpoint:
             settings=header["settings"], metrics=header["metrics"], broken=header["broken"]
         ),
     )
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the checksum covers the whole file; WeightsError if the file does not match it."""
+    with reading(path), path.open("rb") as file:
+        start = file.read(CHECKSUM_AT + len(NO_CHECKSUM))
+        if start[8:CHECKSUM_AT] != START:
+            return False
+        if start[CHECKSUM_AT:] != _checksum(file):
+            raise WeightsError("damaged (its checksum does not match)")
+        return True
+
+
+def _checksum(file: BinaryIO) -> bytes:
+    """The digits of a file's checksum, computed with zeros in their place."""
+    start = os.pread(file.fileno(), CHECKSUM_AT, 0) + NO_CHECKSUM
+    position, checksum = len(start), zlib.crc32(start)
+    while block := os.pread(file.fileno(), BLOCK, position):
+        checksum = zlib.crc32(block, checksum)
+        position += len(block)
+    return b"%08x" % checksum
+
+
+def _check_older(path: Path, header: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Check a file of an older version, whose checksum covers only the tensors."""
+    checksum = 0
+    for tensor in tensors.values():
+        checksum = zlib.crc32(raw_bytes(tensor).data, checksum)
+    stored = header.get("checksum") if isinstance(header, dict) else None
+    if stored != checksum or not _is_header(header):
+        raise WeightsError(f"{path}: damaged (its checksum does not match)")
+
+
+def _is_header(header: Any) -> bool:
+    """Whether a header has all entries, with values of the right types."""
+    kinds = {"numbers": dict, "scaler": dict, "settings": dict, "metrics": str, "broken": dict}
+    if not isinstance(header, dict):
+        return False
+    if not all(isinstance(header.get(name), kind) for name, kind in kinds.items()):
+        return False
+    return all(type(header["numbers"].get(name)) in (int, float) for name in NUMBERS)
 
 
 def restore(state: TrainState, stored: Checkpoint) -> Progress:
@@ -127,13 +180,6 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
     """Remove all but the last `keep` checkpoints."""
     for path in checkpoints(folder)[keep:]:
         path.unlink()
-
-
-def _checksum(tensors: Mapping[str, Tensor]) -> int:
-    checksum = 0
-    for tensor in tensors.values():
-        checksum = zlib.crc32(raw_bytes(tensor).data, checksum)
-    return checksum
 
 
 def _tensors(state: TrainState) -> Iterator[tuple[str, Tensor]]:
