@@ -42,5 +42,6 @@ def test_no_good_checkpoint_left_is_one_line(run: Path, command: Command) -> Non
         path.write_bytes(path.read_bytes().replace(b"metrics", b"mEtrics", 1))
     failed = command("train", "--resume", "--out", run)
     assert failed.code == 2
-    assert failed.err.startswith("error: ") and failed.err.count("\n") == 1
+    assert failed.err.startswith("error: ")
+    assert failed.err.count("\n") == 1
     assert "no other checkpoint can be read" in failed.err

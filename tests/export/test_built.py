@@ -40,18 +40,61 @@ def config_in(file: Path) -> Any:
     return json.loads(read_metadata(file)["vitlab"])
 
 
-def test_a_model_without_a_source_gets_the_preprocessing_of_a_name(tmp_path: Path) -> None:
+def test_a_model_without_a_source_needs_preprocessing(tmp_path: Path) -> None:
     model, file = built(), tmp_path / "a.onnx"
     assert model.source is None
-    vitlab.export(model, output=file, preprocess_inside=True)
-    by_name = open_exportable("vit_test", **SHAPE)
-    assert by_name.preprocessing is not None
-    assert config_in(file)["preprocessing"] == by_name.preprocessing.to_json()
+    with pytest.raises(PreprocessingUnknown, match=r"pass preprocessing=Preprocessing\("):
+        vitlab.export(model, output=file)
+    assert not list(tmp_path.iterdir())
+    vitlab.export(model, output=file, preprocessing=PREPARED, preprocess_inside=True)
+    assert config_in(file)["preprocessing"] == PREPARED.resized((24, 40)).to_json()
     pixels = np.random.default_rng(0).integers(0, 256, (3, 2, 24, 40), dtype=np.uint8)
+    mean, std = (torch.tensor(x)[:, None, None] for x in (PREPARED.mean, PREPARED.std))
     with torch.inference_mode():
-        wanted = model.eval()(torch.from_numpy(pixels).float() / 127.5 - 1)
+        wanted = model.eval()((torch.from_numpy(pixels).float() / 255 - mean) / std)
     # Float32 against float32, of logits of about one.
     assert_allclose(run_alone(file, pixels, tmp_path), wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["single-label", "multi-label"])
+def test_the_model_of_a_bundle_keeps_labels_and_preprocessing(task: str, tmp_path: Path) -> None:
+    prepared = PREPARED.resized((24, 40))
+    save_bundle(
+        tmp_path / "bundle",
+        built(),
+        preprocessing=prepared,
+        labels=LABELS,
+        metrics={},
+        provenance={"licence": "CC0-1.0"},
+        task=task,
+    )
+    for name, model in {
+        "loaded": vitlab.load(tmp_path / "bundle").model,
+        "merging": vitlab.load(tmp_path / "bundle", merge_tokens=1).model,
+        "weights": vitlab.load_weights(tmp_path / "bundle"),
+        "created": vitlab.create_model(pretrained=tmp_path / "bundle"),
+    }.items():
+        found = open_exportable(model)
+        assert found.content["labels"] == list(LABELS), name
+        assert found.content["preprocessing"] == prepared.to_json(), name
+        assert found.content["task"] == task, name
+        if name == "merging":
+            continue
+        vitlab.save_weights(model, tmp_path / "saved.safetensors")
+        again = vitlab.load(tmp_path / "saved.safetensors")
+        assert (again.labels, again.preprocessing) == (LABELS, prepared), name
+        assert (again.source.task, again.source.licence) == (task, "CC0-1.0"), name
+    other = ("one", "two", "three")
+    renamed = vitlab.load(tmp_path / "bundle", labels=other).model
+    assert open_exportable(renamed).content["labels"] == list(other)
+
+
+def test_the_bundled_model_s_own_file(tmp_path: Path) -> None:
+    classifier = vitlab.load("cifar10")
+    vitlab.export(classifier.model, output=tmp_path / "a.onnx")
+    exported = vitlab.load(tmp_path / "a.onnx", engine="onnxruntime")
+    assert exported.labels == classifier.labels
+    assert exported.preprocessing == classifier.preprocessing
 
 
 @pytest.mark.parametrize("kind", ["module", "classifier", "name", "bundle"])
@@ -73,12 +116,11 @@ def test_what_the_model_does_not_say_can_be_told(kind: str, tmp_path: Path) -> N
     assert found.content["labels"] == list(LABELS)
 
 
-def test_weights_that_nothing_is_known_of_are_not_guessed(tmp_path: Path) -> None:
-    """A source without preprocessing is not a fresh model: somebody's weights want their own."""
+@pytest.mark.parametrize("inside", [False, True])
+def test_weights_that_nothing_is_known_of_are_not_guessed(inside: bool, tmp_path: Path) -> None:
     classifier = Classifier(built(), WeightSource(format="timm", path=Path("mine")))
-    assert open_exportable(classifier).preprocessing is None
-    with pytest.raises(PreprocessingUnknown, match="preprocessing= in Python"):
-        vitlab.export(classifier, output=tmp_path / "a.onnx", preprocess_inside=True)
+    with pytest.raises(PreprocessingUnknown, match=r"mine: .* in Python"):
+        vitlab.export(classifier, output=tmp_path / "a.onnx", preprocess_inside=inside)
 
 
 @pytest.mark.parametrize("wrap", [False, True])
@@ -122,7 +164,7 @@ def test_a_seed_is_for_names_alone(tmp_path: Path) -> None:
 )
 def test_what_is_told_must_fit(told: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        open_exportable(built(), **told)
+        open_exportable(built(), **{"preprocessing": PREPARED} | told)
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
@@ -134,7 +176,7 @@ def test_the_caller_s_model_stays_as_it_is(wrap: bool, kind: torch.dtype, tmp_pa
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     loss = model(torch.randn(2, 2, 24, 40, dtype=kind)).square().sum()
     loss.backward()
-    vitlab.export(given, output=tmp_path / "a.onnx")
+    vitlab.export(given, output=tmp_path / "a.onnx", preprocessing=PREPARED)
     assert all(module.training for module in model.modules())
     for name, parameter in model.named_parameters():
         assert (parameter.dtype, parameter.requires_grad) == (kind, True)
@@ -144,7 +186,7 @@ def test_the_caller_s_model_stays_as_it_is(wrap: bool, kind: torch.dtype, tmp_pa
 
 def test_a_copy_takes_no_memory_where_it_is_not_needed() -> None:
     model = built()
-    copied = open_exportable(model).model
+    copied = open_exportable(model, preprocessing=PREPARED).model
     assert copied is not model
     assert not copied.training
     for one, other in zip(model.parameters(), copied.parameters(), strict=True):

@@ -135,7 +135,7 @@ def test_a_missing_number_is_no_agreement() -> None:
     found = compare(
         model,
         lambda images: np.full((len(images), 10), np.nan, np.float32),
-        preprocessing=None,
+        preprocessing=model.source.preprocessing,
         inside=False,
         batches=(1,),
         tolerance=1e-4,

@@ -170,6 +170,5 @@ def _lines(found: "Exported") -> list[tuple[str, str]]:
         lines.insert(3, ("merged tokens", f"{facts.merge_tokens} in each block"))
     if found.fresh:
         lines.append(("weights", "random: the name of a model has none that have learned"))
-    if config["preprocessing"] is None:
-        lines.append(("preprocessing", "not known: the file cannot say how images are prepared"))
+        lines.append(("preprocessing", "mean and std 0.5, since random weights have none"))
     return lines

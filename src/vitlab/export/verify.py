@@ -15,7 +15,7 @@ from vitlab.data.datasets import open_data
 from vitlab.data.images import ArraySet
 from vitlab.errors import Disagrees
 from vitlab.models.flops import image_shape
-from vitlab.preprocessing import HALF, Preprocessing
+from vitlab.preprocessing import Preprocessing
 
 Run = Callable[[NDArray[np.uint8] | NDArray[np.float32]], NDArray[np.float32]]
 """Images as the exported model takes them, to logits."""
@@ -54,16 +54,13 @@ def compare(
     model: nn.Module,
     run: Run,
     *,
-    preprocessing: Preprocessing | None,
+    preprocessing: Preprocessing,
     inside: bool,
     batches: Sequence[int],
     tolerance: float,
 ) -> Comparison:
     """The model, computed by torch as it is, against what `run` computes."""
     shape = image_shape(model)
-    if preprocessing is None:
-        half = (HALF[0],) * shape[0]
-        preprocessing = Preprocessing(size=(shape[1], shape[2]), mean=half, std=half)
     largest = scale = 0.0
     count = 0
     for pixels in (_photographs(shape), _noise(shape)):

@@ -197,7 +197,9 @@ def _read(
         bundled, source = load_bundle(folder)
         if labels is not None:
             classes: int = cast(Any, bundled).config.classes
-            source = replace(source, labels=read_labels(labels, classes))
+            source = cast(Any, bundled).source = replace(
+                source, labels=read_labels(labels, classes)
+            )
         return bundled, source
     model = load_weights(folder, labels=labels, **changes)
     return model, model.source

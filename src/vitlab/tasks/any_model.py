@@ -61,17 +61,6 @@ def is_name(model: object) -> bool:
     return isinstance(model, str) and _is_name(model)
 
 
-def assumed_source(name: str, config: Any, *assumed: str) -> WeightSource:
-    """For weights of which nothing is known: what is assumed, and pixels as -1 to 1."""
-    half = (0.5,) * config.channels
-    return WeightSource(
-        format="vitlab",
-        path=Path(name),
-        preprocessing=Preprocessing(size=pair(config.image_size), mean=half, std=half),
-        assumed=assumed,
-    )
-
-
 def _is_name(word: str) -> bool:
     """A bare word is a name first, a path when it exists and no such name does."""
     known = bundled_name(word) is not None or named(word) is not None
@@ -102,4 +91,11 @@ def _fresh(name: str, *, seed: int = 0, **changes: Any) -> Classifier:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = create_model(config)
-    return Classifier(model, assumed_source(name, config, "random weights"))
+    half = (0.5,) * config.channels  # random weights have no preprocessing of their own
+    source = WeightSource(
+        format="vitlab",
+        path=Path(name),
+        preprocessing=Preprocessing(size=pair(config.image_size), mean=half, std=half),
+        assumed=("random weights",),
+    )
+    return Classifier(model, source)

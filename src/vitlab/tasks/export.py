@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.walk import walk_images
-from vitlab.errors import ConfigError, FileError, InputError, PreprocessingUnknown, UnknownName
+from vitlab.errors import ConfigError, FileError, InputError, UnknownName
 from vitlab.export.aoti import require_compiler, run_package, write_package
 from vitlab.export.onnx import Half, data_beside, require_onnx, write_onnx
 from vitlab.export.program import trace
@@ -82,10 +82,10 @@ def export(
     by more than the tolerance, it is an error and no file is left. `calibrate` is a folder of
     images, from which `quantize="int8"` learns the range of activations. `compact` stores weights
     of an ONNX file that 16 bits hold exactly in 16 bits. `merge_tokens` as in `vitlab.load`: the
-    file merges them, and is compared with the model that does. `preprocessing` and `labels` tell
-    what the model does not, `labels` as in `vitlab.load`; a model that says nothing of its weights
-    is taken to read pixels as -1 to 1. `changes` are those of the config; a module or a classifier
-    has been built, and takes none.
+    file merges them, and is compared with the model that does. `preprocessing` and `labels`
+    replace those of the weights, `labels` as in `vitlab.load`; a model whose preprocessing is not
+    known needs it. `changes` are those of the config; a module or a classifier has been built, and
+    takes none.
     """
     path = Path(output)
     check_output(path, format, force)
@@ -101,11 +101,6 @@ def export(
         labels=labels,
         **changes,
     )
-    if preprocess_inside and found.preprocessing is None:
-        raise PreprocessingUnknown(
-            "--preprocess-inside needs to know how images are prepared, and nothing says it of "
-            "these weights; valid: a config.json beside the file, or preprocessing= in Python"
-        )
     allowed = TOLERANCES[kind] if tolerance is None else tolerance
     batch = None if dynamic_batch else 1
     deployed = found.deployed(inside=preprocess_inside, quantize=kind, batch=batch)
@@ -155,8 +150,6 @@ def calibration(
     found: Exportable, deployed: Deployed, folder: str | os.PathLike[str]
 ) -> list[Pixels]:
     """Batches of a folder's images as the exported model takes them, spread over all of it."""
-    if found.preprocessing is None:
-        raise PreprocessingUnknown("--calibrate needs to know how images are prepared")
     paths = sorted(walk_images(os.fspath(folder)))
     if not paths:
         raise InputError(f"{os.fspath(folder)} holds no image files to calibrate with")

@@ -20,13 +20,14 @@ from vitlab.models.flops import image_shape
 from vitlab.models.memory import largest_output, peak_bytes, weight_bytes
 from vitlab.models.merging import merged_tokens, merging, unmerged
 from vitlab.preprocessing import Preprocessing
-from vitlab.tasks.any_model import assumed_source, is_name, open_any
+from vitlab.tasks.any_model import is_name, open_any
 from vitlab.weights.bundle import bundle_content
 from vitlab.weights.bundle_files import WEIGHTS, find_bundle, is_bundle, read_bundle_config
 from vitlab.weights.deployed import Deployed, Facts, Quantized
 from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.names import locate
 from vitlab.weights.network_digest import network_digest
+from vitlab.weights.source import WeightSource
 from vitlab.weights.table import named
 
 Model = str | os.PathLike[str] | Classifier | nn.Module
@@ -43,7 +44,7 @@ class Exportable:
     model: nn.Module
     content: dict[str, Any]
     """What `config.json` of its bundle says, or would say."""
-    preprocessing: Preprocessing | None
+    preprocessing: Preprocessing
     digest: str | None
     """Of the bundle's weights."""
     fresh: bool
@@ -78,8 +79,8 @@ def open_exportable(
     """A run, a bundle, weights, a model, or a name of the family with fresh weights.
 
     A classifier that merges tokens is exported so; `merge_tokens` sets another number. The caller's
-    own model stays as it is. A model that does not say where its weights came from gets the
-    preprocessing of a mere name, unless `preprocessing` tells another; its size is the model's.
+    own model stays as it is. Preprocessing and labels are those of the weights unless they are
+    passed; unknown preprocessing is an error, except for a name, whose weights are random.
     """
     if image_size is not None and is_name(model):
         changes["image_size"] = image_size  # at once: other changes may not fit the name's own
@@ -94,7 +95,7 @@ def open_exportable(
     plain, merged = unmerged(_copied(classifier.model))
     network = merging(at_size(plain, image_size), merge_tokens or merged)
     config: Any = network.config
-    prepared = _prepared(preprocessing or classifier.source.preprocessing, config)
+    prepared = _prepared(preprocessing or classifier.preprocessing, config)
     names = classifier.labels if labels is None else read_labels(labels, config.classes)
     return Exportable(
         model=network,
@@ -107,11 +108,10 @@ def open_exportable(
 
 
 def _classifier(model: nn.Module) -> Classifier:
-    """A copy of a model with what it says of its weights, or with what is assumed of them."""
+    """A copy of a model with what is known about its weights."""
     image_shape(model)  # or it is no model of ours
-    source = getattr(model, "source", None)
-    assumed = assumed_source("model", model.config, "mean and std 0.5")
-    return Classifier(_copied(model), source or assumed)
+    source = getattr(model, "source", None) or WeightSource(format="vitlab", path=Path("model"))
+    return Classifier(_copied(model), source)
 
 
 def _copied(model: nn.Module) -> nn.Module:
@@ -128,10 +128,8 @@ def _copied(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, known).eval()
 
 
-def _prepared(preprocessing: Preprocessing | None, config: Any) -> Preprocessing | None:
+def _prepared(preprocessing: Preprocessing, config: Any) -> Preprocessing:
     """The preparation in the size of the model; one for other channels is refused."""
-    if preprocessing is None:
-        return None
     if preprocessing.channels != config.channels:
         raise ConfigError(
             f"preprocessing of {preprocessing.channels} channels for a model of {config.channels}; "
@@ -155,14 +153,13 @@ def _content(
     folder: Path | None,
     classifier: Classifier,
     config: Any,
-    preprocessing: Preprocessing | None,
+    preprocessing: Preprocessing,
     labels: tuple[str, ...],
 ) -> dict[str, Any]:
     if folder is not None:
-        prepared = None if preprocessing is None else preprocessing.to_json()
         changed = {
             "model": to_dict(config),
-            "preprocessing": prepared,
+            "preprocessing": preprocessing.to_json(),
             "labels": list(labels),
         }
         return read_bundle_config(folder) | changed

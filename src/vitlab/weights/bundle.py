@@ -98,7 +98,7 @@ def bundle_content(
 
 
 def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
-    """The model of a bundle in eval mode, and what is known about it."""
+    """The model of a bundle in eval mode, and its source, which `model.source` holds too."""
     content = read_bundle_config(folder)
     name = content.get("architecture", "vit")
     if name not in ARCHITECTURES:
@@ -124,6 +124,7 @@ def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
         task=content.get("task") or "single-label",
         licence=(content.get("provenance") or {}).get("licence"),
     )
+    model.source = source
     return model.eval(), source
 
 
