@@ -185,7 +185,7 @@ def _read(value: Any, hint: Any, key: str) -> Any:
         return [_read(item, arguments[0], f"{key}.{i}") for i, item in enumerate(value)]
     if origin in (dict, Mapping) and isinstance(value, Mapping):
         return {name: _read(item, arguments[1], f"{key}.{name}") for name, item in value.items()}
-    if type(value) is int and hint in (int, float) and value not in INTEGERS:
+    if type(value) is int and value not in INTEGERS:
         raise ConfigError(f"key {key!r}: found {_shown(value)}, expected a number of 64 bits")
     if hint is float and type(value) is int:
         return float(value)
@@ -250,6 +250,7 @@ def _mismatch(value: Any, hint: Any, key: str) -> ConfigError:
 
 
 def _shown(value: Any) -> str:
+    """Shorten a value for one line of an error."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 

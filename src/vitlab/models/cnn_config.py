@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from vitlab.errors import ConfigError, UnknownName
-from vitlab.models.config import Size, pair
+from vitlab.models.config import Size, check_limits, pair
 
 Family = Literal["cifar", "bit"]
 SMALLEST_TUTORIAL_IMAGE = 16
@@ -26,6 +26,11 @@ class TutorialCNNConfig:
             raise ConfigError(
                 f"image_size {self.image_size} is not at least {SMALLEST_TUTORIAL_IMAGE}"
             )
+
+    @property
+    def blocks(self) -> int:
+        """Layers with weights, but for the head."""
+        return 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,9 +58,15 @@ class ResNetConfig:
             raise ConfigError(
                 f"layers {self.layers} needs one stage or more, each of 1 block or more"
             )
+        check_limits(depth=self.blocks, width=self.width << min(len(self.layers), 64))
         multiple = 32 if self.family == "bit" else 1
         if self.width < 1 or self.width % multiple:
             raise ConfigError(f"width {self.width} is not a positive multiple of {multiple}")
+
+    @property
+    def blocks(self) -> int:
+        """Residual blocks, each of which has tensors of its own."""
+        return sum(self.layers)
 
 
 def _check_numbers(config: TutorialCNNConfig | ResNetConfig) -> None:
@@ -65,3 +76,6 @@ def _check_numbers(config: TutorialCNNConfig | ResNetConfig) -> None:
         raise ConfigError(f"channels {config.channels} is not at least 1")
     if config.classes < 0:
         raise ConfigError(f"classes {config.classes} is negative")
+    check_limits(
+        image_size=max(pair(config.image_size)), channels=config.channels, classes=config.classes
+    )

@@ -8,6 +8,10 @@ from vitlab.errors import ConfigError, UnknownName
 from vitlab.registry import ATTENTIONS, POSITIONS, STEMS
 
 Size = int | tuple[int, int]
+MOST_WEIGHTS = 1 << 40
+"""Numbers of the patch projection, at most."""
+DEEPEST, WIDEST, LARGEST_SIDE = 1000, 1 << 20, 1 << 16
+"""Most blocks, channels of a layer, and pixels of a side: a model beyond them is a mistake."""
 IN_ATTENTION = ("relative", "relative_bias", "rope")
 """Positions that act on queries, keys or scores; all others are added to the tokens."""
 
@@ -116,11 +120,18 @@ class ViTConfig:
 
     def __post_init__(self) -> None:
         _check_numbers(self)
+        _check_limits(self)
         _check_names(self)
         _check_stem(self)
         _check_tokens(self)
         _check_attention(self)
         _check_branches(self)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks and convolutions, each of which has tensors of its own."""
+        stem = {"resnet": sum(self.resnet_layers), "conv": len(self.conv_strides)}
+        return self.depth + stem.get(self.stem, 0)
 
     @property
     def key_width(self) -> int:
@@ -194,6 +205,41 @@ def resnet_map(size: tuple[int, int], stages: int) -> tuple[int, int]:
     for _ in range(2 + max(stages - 1, 0)):
         height, width = -(-height // 2), -(-width // 2)
     return height, width
+
+
+def check_limits(**sizes: int) -> None:
+    """Raise for sizes that no model has: building it would take for ever, or overflow."""
+    limits = {"depth": DEEPEST, "image_size": LARGEST_SIDE, "patch_size": LARGEST_SIDE}
+    for name, size in sizes.items():
+        if size > limits.get(name, WIDEST):
+            raise ConfigError(f"{name} {size}; valid: at most {limits.get(name, WIDEST)}")
+
+
+def _check_limits(config: ViTConfig) -> None:
+    names = ("width", "mlp_width", "heads", "channels", "classes", "registers", "window_size")
+    check_limits(
+        depth=config.depth,
+        image_size=max(pair(config.image_size)),
+        patch_size=max(pair(config.patch_size)),
+        position_grid=max(config.position_grid or (1,)),
+        representation_size=config.representation_size or 0,
+        head_width=config.head_width or 0,
+        conv_widths=max(config.conv_widths, default=0),
+        conv_strides=len(config.conv_strides),
+        **{name: getattr(config, name) for name in names},
+    )
+    check_limits(depth=sum(config.resnet_layers))
+    check_limits(resnet_width=config.resnet_width << min(len(config.resnet_layers), 64))
+    if config.heads * (config.head_width or 1) > WIDEST:
+        raise ConfigError(
+            f"heads {config.heads} x head_width {config.head_width}; valid: at most {WIDEST}"
+        )
+    height, width = pair(config.patch_size)
+    if config.width * config.channels * height * width > MOST_WEIGHTS:
+        raise ConfigError(
+            f"width {config.width} x channels {config.channels} x patch_size "
+            f"{config.patch_size}; valid: at most {MOST_WEIGHTS} weights"
+        )
 
 
 def _check_numbers(config: ViTConfig) -> None:

@@ -30,7 +30,7 @@ from vitlab.weights.native import meta_model, our_shapes
 from vitlab.weights.positions import Resolved
 from vitlab.weights.reading import naming
 from vitlab.weights.resolve import check_keywords, check_known, resolve
-from vitlab.weights.rules import check_file, converted, expected_shapes
+from vitlab.weights.rules import check_blocks, check_file, converted, expected_shapes
 from vitlab.weights.source import WeightSource
 from vitlab.weights.table import Checkpoint, named
 
@@ -93,6 +93,7 @@ def _load(
     inferred, stored = _stored(layout, file, beside, changes, stored_image_size)
     method = _method(layout, stored.config, beside, resize, changes)
     target = _target(stored.config, changes, method)
+    check_blocks(stored.config.blocks, file.shapes, file=str(file.path))
     rules = layout.rules(stored.config, inferred.dialect)
     expected_ours = our_shapes(stored.config)
     expected = expected_shapes(rules, expected_ours)

@@ -80,6 +80,14 @@ def expected_shapes(rules: Iterable[Rule], ours: Shapes) -> dict[str, Shape]:
     return expected
 
 
+def check_blocks(blocks: int, found: Shapes, *, file: str) -> None:
+    """Raise if a model of so many blocks cannot be in a file, before it is built."""
+    if blocks > len(found):
+        raise WeightsError(
+            f"{file}: {len(found)} tensors, too few for the {blocks} blocks of the model's config"
+        )
+
+
 def check_file(found: Shapes, expected: Shapes, *, file: str, ignored: Iterable[str] = ()) -> None:
     """Strict both ways: a missing, a wrongly shaped and an unused tensor are errors."""
     for name, shape in expected.items():
