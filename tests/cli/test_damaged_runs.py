@@ -1,8 +1,12 @@
-"""Checkpoints that were damaged on the disk, through the command line."""
+"""Runs resumed from damaged files, or with another number of threads, by the command line."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from command import Command
 from runs import CHANGES, metrics_of, weights_of
@@ -45,3 +49,59 @@ def test_no_good_checkpoint_left_is_one_line(run: Path, command: Command) -> Non
     assert failed.err.startswith("error: ")
     assert failed.err.count("\n") == 1
     assert "no other checkpoint can be read" in failed.err
+
+
+def edit(run: Path, **changes: Any) -> None:
+    """Change keys of the plan, and leave the checkpoint of step 2 as the newest."""
+    path = run / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    (run / "checkpoints" / "step-00000004.safetensors").unlink()
+
+
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_run_goes_on_with_the_threads_that_it_began_with(
+    two_threads: None, run: Path, command: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert json.loads((run / "config.json").read_text())["threads"] == 2
+    edit(run, threads=1)
+    assert command("train", "--resume", "--out", run).code == 0
+    assert "goes on with 1 threads, as it began, not with 2" in caplog.text
+    assert torch.get_num_threads() == 2
+
+
+def test_fewer_threads_than_a_run_began_with_are_a_warning(
+    run: Path, command: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    edit(run, threads=4096)
+    assert command("train", "--resume", "--out", run).code == 0
+    assert "began with 4096 threads" in caplog.text
+    assert "will not be the same bit for bit" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("depth", 10**9),
+        ("width", 2**64),
+        ("width", 2**20),
+        ("norm_eps", 10**400),
+        ("channels", None),
+    ],
+)
+def test_a_plan_of_an_impossible_model_is_one_line(
+    run: Path, command: Command, key: str, value: Any
+) -> None:
+    model = json.loads((run / "config.json").read_text())["model"] | {key: value}
+    edit(run, model={k: v for k, v in model.items() if v is not None})
+    failed = command("train", "--resume", "--out", run)
+    assert failed.code == 2
+    assert failed.err.startswith("error: ")
+    assert failed.err.count("\n") == 1

@@ -16,8 +16,9 @@ from vitlab.data.loader import batches_for_evaluation, open_loader
 from vitlab.data.random import seed_for
 from vitlab.errors import OutOfMemory, WeightsError
 from vitlab.evaluate.classify import Batches
-from vitlab.inference.batch_size import DEVICE_MEMORY, fitting
+from vitlab.inference.batch_size import DEVICE_MEMORY, check_weights, fitting
 from vitlab.models.config import ViTConfig, pair
+from vitlab.models.memory import weight_bytes
 from vitlab.models.registry import configure, create_model
 from vitlab.models.variants import ModelConfig
 from vitlab.nn.lora import merge_lora
@@ -48,6 +49,7 @@ from vitlab.train.pretraining import with_objective
 from vitlab.train.small_images import check_small_sizes
 from vitlab.train.state import TrainState, new_state
 from vitlab.train.teacher import TaughtLoader
+from vitlab.weights.native import NoInitialisation
 
 EVALUATION_BATCH = 250
 
@@ -85,8 +87,15 @@ def model_config(plan: Plan) -> ModelConfig:
 def first_model(plan: Plan, files: RunFiles, source: DataSource) -> nn.Module:
     """The model before step 1; a checkpoint knows more than the weights that a run began with."""
     if plan.start is None or has_checkpoint(files):
-        return create_model(model_config(plan))
+        return _fresh_model(model_config(plan))
     return reopen(plan.start, plan.model, source)
+
+
+def _fresh_model(config: ModelConfig) -> nn.Module:
+    """A model with fresh weights; an error before any memory is taken if they do not fit."""
+    with torch.device("meta"), NoInitialisation():
+        check_weights("the model of this run", weight_bytes(create_model(config)))
+    return create_model(config)
 
 
 def has_checkpoint(files: RunFiles) -> bool:
@@ -265,7 +274,7 @@ class Job:
             evaluated=0 if self.validation is None else len(self.validation),
             loss_of=self.aim.goal.loss,
         )
-        plan = replace(self.plan, steps=steps)
+        plan = replace(self.plan, steps=steps, threads=torch.get_num_threads())
         write_plan(folder, plan)
         return plan
 

@@ -1,13 +1,16 @@
 """What a run asks of the machine: a device, what its options need, and memory."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from vitlab.errors import OutOfMemory
+from vitlab.errors import ConfigError, OutOfMemory
+from vitlab.runtime import cores
 from vitlab.tasks.figures.style import check_matplotlib
 from vitlab.tasks.run_folder import Plan
 from vitlab.train.batch_size import advice, fitting_batch_size
@@ -18,11 +21,41 @@ from vitlab.train.precision import fast_precision
 
 Note = Callable[[str], None]
 
+log = logging.getLogger(__name__)
+
 
 def best_device() -> torch.device:
     """The accelerator, if there is one."""
     found = torch.accelerator.current_accelerator(check_available=True)
     return torch.device("cpu") if found is None else found
+
+
+@contextmanager
+def stored_threads(threads: int | None) -> Iterator[None]:
+    """Compute with the threads that a run began with, or warn if this machine has fewer.
+
+    On a CPU the number decides in which order products are summed up, and so the last bits.
+    """
+    here = torch.get_num_threads()
+    if threads is not None and threads < 1:
+        raise ConfigError(f"config.json: threads {threads} is not at least 1")
+    if threads is None or threads == here or best_device().type != "cpu":
+        yield
+        return
+    if threads > cores():
+        log.warning(
+            "the run began with %d threads and goes on with %d: "
+            "the result will not be the same bit for bit",
+            *(threads, here),
+        )
+        yield
+        return
+    log.warning("the run goes on with %d threads, as it began, not with %d", threads, here)
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(here)
 
 
 def check_options(config: TrainConfig, device: torch.device, note: Note) -> None:

@@ -50,6 +50,8 @@ class Plan:
     """Of the weights to come; None where nobody stated it."""
     start: Start | None = None
     """Weights that the run begins with; None: fresh ones."""
+    threads: int | None = None
+    """Threads that the run computes with; None: an older run, which did not store them."""
     version: str = __version__
 
     @property

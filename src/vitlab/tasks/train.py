@@ -10,19 +10,21 @@ from vitlab.config import flat, override, parse, to_dict
 from vitlab.data.datasets import DataSource, open_data
 from vitlab.data.survey import looking, recalling
 from vitlab.data.unlabelled import open_unlabelled
-from vitlab.errors import ConfigError
+from vitlab.errors import ConfigError, VitlabError
 from vitlab.models.config import ViTConfig
 from vitlab.models.registry import configure
 from vitlab.recipes.pretrain import pretraining
 from vitlab.recipes.registry import recipe as recipe_named
 from vitlab.registry import DATASETS
-from vitlab.tasks.job import Job, Watcher
+from vitlab.tasks.job import Job, Watcher, model_config
+from vitlab.tasks.job_machine import stored_threads
 from vitlab.tasks.job_result import Run
 from vitlab.tasks.run_folder import (
     Plan,
     check_new,
     current_commit,
     exact_command,
+    plan_path,
     read_plan,
     read_survey,
     working_in,
@@ -60,21 +62,30 @@ def train(
         _check_resumed(folder, plan, recipe, data, wanted)
         opener = open_data if plan.train.objective is None else open_unlabelled
         with recalling(known):
-            source = opener(plan.data, download=download, channels=plan.model["channels"])
+            source = opener(plan.data, download=download, channels=_channels(plan, folder))
     else:
         check_new(folder)
         labelled = settings_for(recipe, given).objective is None
         with looking(watcher.files):
             data, source = open_new(data, download=download, changes=wanted, labelled=labelled)
         plan = replace(decide(recipe, data, source, folder, given), licence=licence)
-    with looking(watcher.files):
-        job = Job.prepare(
-            plan, folder, source, known=known, watcher=watcher, auto=auto and not resume
-        )
-    for note in (*source.told, *job.split_notes):
-        watcher.note(note)
-    with working_in(folder):
-        return job.run(watcher)
+    with stored_threads(plan.threads):
+        with looking(watcher.files):
+            job = Job.prepare(
+                plan, folder, source, known=known, watcher=watcher, auto=auto and not resume
+            )
+        for note in (*source.told, *job.split_notes):
+            watcher.note(note)
+        with working_in(folder):
+            return job.run(watcher)
+
+
+def _channels(plan: Plan, folder: Path) -> int:
+    """Channels of the images of a run that goes on."""
+    try:
+        return model_config(plan).channels
+    except VitlabError as error:
+        raise ConfigError(f"{plan_path(folder)}: model: {error}") from error
 
 
 def open_new(
