@@ -123,6 +123,7 @@ def test_a_run_becomes_a_model_inside(
     assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
     before, after = (read_bundle_config(place) for place in (run / "bundle", folder))
     assert after["provenance"].pop("stored_as") == "float16"
+    assert before.pop("files") != after.pop("files")
     assert after == before
     weights = {
         place: (place / "model.safetensors").stat().st_size for place in (run / "bundle", folder)

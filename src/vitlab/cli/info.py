@@ -26,6 +26,10 @@ def info(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Write the card as Markdown, as hubs show it.")
     ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare the files of a bundle with their digests first."),
+    ] = False,
     changes: Changes = None,
     json: Json = False,
 ) -> None:
@@ -37,6 +41,12 @@ def info(
     from vitlab.tasks.card import markdown as as_markdown
     from vitlab.tasks.card import read_card, write_markdown
 
+    if verify:
+        from vitlab.tasks.verify import verify as check
+
+        files = check(path)
+        if not (json or markdown):
+            print(f"verified: {', '.join(files)}")
     card = read_card(path, **loading(changes))
     if json:
         print_json(card.to_dict())

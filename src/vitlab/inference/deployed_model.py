@@ -17,11 +17,11 @@ from vitlab.inference.runtimes import Aoti, OnnxRuntime, OpenedOnce, OpenVino, R
 from vitlab.inference.session_engine import SessionEngine, Source
 from vitlab.kinds import Task
 from vitlab.preprocessing import Preprocessing
-from vitlab.weights.bundle_files import ONNX, WEIGHTS, read_bundle_config
+from vitlab.weights.bundle_files import ONNX, WEIGHTS, check_bundle_file, read_bundle_config
 from vitlab.weights.deployed import Deployed, read_deployed
 from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.onnx_metadata import read_metadata
-from vitlab.weights.source import WeightSource
+from vitlab.weights.source import WeightSource, stored_preprocessing
 
 RUNTIMES: dict[str, Callable[[Path], Runtime]] = {
     "onnxruntime": OnnxRuntime,
@@ -29,6 +29,8 @@ RUNTIMES: dict[str, Callable[[Path], Runtime]] = {
     "aoti": Aoti,
 }
 """What can run an exported file, by the name of the engine."""
+CHECKED_BESIDE = 64 << 20
+"""Bytes up to which the weights beside an ONNX file are hashed, too; larger ones by size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +142,10 @@ def open_beside(
 ) -> DeployedModel:
     """The ONNX file of a bundle, with what the bundle says.
 
-    One of other weights, or that merges another number of tokens, is refused.
+    A damaged one, one of other weights, or that merges another number of tokens, is refused.
     """
-    deployed = read_deployed(read_metadata(folder / ONNX), str(folder / ONNX))
     content = read_bundle_config(folder)
-    _check_fresh(folder, deployed, content)
+    deployed = check_same_weights(folder)
     check_merging(folder / ONNX, deployed.facts.merge_tokens, merge_tokens, str(folder))
     return _model(folder / ONNX, engine, deployed, content, labels, folder)
 
@@ -157,32 +158,36 @@ def _model(
     labels: Labels | None,
     path: Path,
 ) -> DeployedModel:
-    preparation, names = content.get("preprocessing"), content.get("labels")
-    classes = len(names or ())
-    own = tuple(map(str, names or ()))
+    own = tuple(content["labels"] or ())
     source = WeightSource(
         format="vitlab",
         path=path,
-        preprocessing=Preprocessing.from_json(preparation) if preparation else None,
+        preprocessing=stored_preprocessing(content, str(path)),
         labels=own,
-        task=content.get("task") or "single-label",
+        task=content["task"],
         zero_head=deployed.facts.zero_head,
     )
     return DeployedModel(
         file=file,
         engine=engine,
         deployed=deployed,
-        labels=own if labels is None else read_labels(labels, classes),
+        labels=own if labels is None else read_labels(labels, len(own)),
         source=source,
     )
 
 
-def _check_fresh(folder: Path, deployed: Deployed, content: dict[str, Any]) -> None:
-    same = deployed.config.get("model") == content.get("model")
-    if same and deployed.facts.weights == file_digest(folder / WEIGHTS, "sha256"):
-        return
+def check_same_weights(folder: Path) -> Deployed:
+    """The metadata of a bundle's ONNX file; an error if it is damaged or of other weights."""
+    content = read_bundle_config(folder)
+    check_bundle_file(folder, ONNX, content)
+    deployed = read_deployed(read_metadata(folder / ONNX), str(folder / ONNX))
+    large = (folder / WEIGHTS).stat().st_size > CHECKED_BESIDE
+    digest = check_bundle_file(folder, WEIGHTS, content, by_size=large)
+    same = deployed.config["model"] == content["model"]
+    if same and deployed.facts.weights == (digest or file_digest(folder / WEIGHTS, "sha256")):
+        return deployed
     raise StaleExport(
-        f"{folder / ONNX} was not made of the weights beside it; "
+        f"{folder / ONNX} was not made of the {WEIGHTS} and config.json beside it; "
         f"`vitlab export {folder} --format onnx --output {folder / ONNX} --force` makes it anew"
     )
 

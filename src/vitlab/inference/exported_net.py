@@ -1,17 +1,14 @@
 """An exported model where a network of torch is asked for: images in, logits out, no more."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.config import from_dict
 from vitlab.errors import InputError
 from vitlab.inference.classifier import Classifier
 from vitlab.inference.deployed_model import DeployedModel
 from vitlab.models.registry import create_model
-from vitlab.weights.bundle import ARCHITECTURES
+from vitlab.weights.bundle import config_of
 
 
 class ExportedNet(nn.Module):
@@ -32,7 +29,6 @@ class ExportedNet(nn.Module):
 
 def described(model: DeployedModel) -> Classifier:
     """The classifier that was exported, without its weights: what it is, not what it answers."""
-    content = model.deployed.config
-    config: Any = from_dict(ARCHITECTURES[content["architecture"]], content["model"])
+    config = config_of(model.deployed.config, str(model.file))
     with torch.device("meta"):
         return Classifier(create_model(config), model.source, merge_tokens=model.merge_tokens)

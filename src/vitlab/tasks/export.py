@@ -27,6 +27,7 @@ from vitlab.models.config import Size
 from vitlab.preprocessing import Preprocessing
 from vitlab.tasks.export_model import Exportable, Model, open_exportable
 from vitlab.weights.aoti_package import trust
+from vitlab.weights.bundle_files import ONNX, is_bundle, record_file
 from vitlab.weights.deployed import Deployed, Quantized
 from vitlab.weights.labels import Labels
 
@@ -113,6 +114,8 @@ def export(
         files = _publish(folder, path)
         if format == "aoti":
             trust(path)
+    if path.name == ONNX and is_bundle(path.parent):
+        record_file(path.parent, ONNX)
     return Exported(
         output=path,
         format=format,  # type: ignore[arg-type]  # checked above

@@ -22,7 +22,7 @@ from vitlab.models.merging import merged_tokens, merging, unmerged
 from vitlab.preprocessing import Preprocessing
 from vitlab.tasks.any_model import is_name, open_any
 from vitlab.weights.bundle import bundle_content
-from vitlab.weights.bundle_files import WEIGHTS, find_bundle, is_bundle, read_bundle_config
+from vitlab.weights.bundle_files import FILES, WEIGHTS, find_bundle, is_bundle, read_bundle_config
 from vitlab.weights.deployed import Deployed, Facts, Quantized
 from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.names import locate
@@ -162,7 +162,9 @@ def _content(
             "preprocessing": preprocessing.to_json(),
             "labels": list(labels),
         }
-        return read_bundle_config(folder) | changed
+        stored = read_bundle_config(folder)
+        del stored[FILES]
+        return stored | changed
     source = classifier.source
     known = {"weights": source.name or source.path.name, "licence": source.licence}
     return bundle_content(

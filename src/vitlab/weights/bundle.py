@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from vitlab.config import from_dict, to_dict
-from vitlab.errors import WeightsError
+from vitlab.errors import VitlabError, WeightsError
 from vitlab.files import replacing, write_json
 from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
 from vitlab.models.config import ViTConfig
@@ -18,16 +18,18 @@ from vitlab.models.variants import ModelConfig
 from vitlab.preprocessing import Preprocessing
 from vitlab.weights.bundle_files import (
     CONFIG,
+    FILES,
     FORMAT_VERSION,
     ONNX,
     WEIGHTS,
+    described_file,
     read_bundle_config,
 )
 from vitlab.weights.container import CONFIG_KEY
 from vitlab.weights.files import open_weights
-from vitlab.weights.rules import check_file
+from vitlab.weights.rules import check_blocks, check_file
 from vitlab.weights.safetensors import write_safetensors
-from vitlab.weights.source import WeightSource
+from vitlab.weights.source import WeightSource, stored_preprocessing
 
 ARCHITECTURES: dict[str, type[ModelConfig]] = {
     "vit": ViTConfig,
@@ -70,7 +72,7 @@ def save_bundle(
     with replacing(folder / WEIGHTS) as file:
         metadata = {"format": "pt", CONFIG_KEY: json.dumps(content)}
         write_safetensors(file, layout, state.items(), metadata)
-    write_json(folder / CONFIG, content)
+    write_json(folder / CONFIG, content | {FILES: {WEIGHTS: described_file(folder / WEIGHTS)}})
 
 
 def bundle_content(
@@ -100,32 +102,39 @@ def bundle_content(
 def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
     """The model of a bundle in eval mode, and its source, which `model.source` holds too."""
     content = read_bundle_config(folder)
-    name = content.get("architecture", "vit")
-    if name not in ARCHITECTURES:
-        raise WeightsError(f"architecture {name!r}; valid: {', '.join(ARCHITECTURES)}")
-    if not isinstance(content.get("model"), dict):
-        raise WeightsError(f"{folder / CONFIG}: no model in it; valid: what `save_bundle` writes")
-    with torch.device("meta"):
-        model = create_model(from_dict(ARCHITECTURES[name], content["model"]))
+    config = config_of(content, str(folder / CONFIG))
     file = open_weights(folder / WEIGHTS)
     try:
+        check_blocks(config.blocks, file.shapes, file=str(file.path))
+        with torch.device("meta"):
+            model = create_model(config)
         expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         check_file(file.shapes, expected, file=str(file.path))
         state = {name: _float32(file.read(name)) for name in expected}
     finally:
         file.close()
     model.load_state_dict(state, assign=True)
-    preparation, labels = content.get("preprocessing"), content.get("labels")
     source = WeightSource(
         format="vitlab",
         path=folder,
-        preprocessing=Preprocessing.from_json(preparation) if preparation else None,
-        labels=tuple(map(str, labels)) if labels else None,
-        task=content.get("task") or "single-label",
-        licence=(content.get("provenance") or {}).get("licence"),
+        preprocessing=stored_preprocessing(content, str(folder / CONFIG)),
+        labels=tuple(content["labels"]) if content["labels"] else None,
+        task=content["task"],
+        licence=content["provenance"].get("licence"),
     )
-    model.source = source
+    model.source = cast(Any, source)
     return model.eval(), source
+
+
+def config_of(content: Mapping[str, Any], name: str) -> ModelConfig:
+    """The model's config in the content of a bundle's `config.json`; `name` is for errors."""
+    kind = content["architecture"]
+    if kind not in ARCHITECTURES:
+        raise WeightsError(f"{name}: architecture {kind!r}; valid: {', '.join(ARCHITECTURES)}")
+    try:
+        return from_dict(ARCHITECTURES[kind], content["model"])
+    except VitlabError as error:
+        raise WeightsError(f"{name}: {error}") from error
 
 
 def _float32(tensor: torch.Tensor) -> torch.Tensor:

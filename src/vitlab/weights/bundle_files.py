@@ -1,13 +1,20 @@
-"""What lies in a bundle's folder, found and read without torch."""
+"""The files of a bundle: found, read and compared with their digests, without torch."""
 
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from vitlab.errors import WeightsError
+from vitlab.checksum import check_file, file_digest
+from vitlab.errors import DataError, WeightsError
+from vitlab.files import write_json
+from vitlab.kinds import Task
 from vitlab.weights.reading import read_json
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS, ONNX = "config.json", "model.safetensors", "model.onnx"
+FILES = "files"
+"""Key of `config.json`: size and SHA-256 of the other files; older bundles have none."""
 
 
 def is_bundle(folder: Path) -> bool:
@@ -35,4 +42,100 @@ def read_bundle_config(folder: Path) -> dict[str, Any]:
             f"{folder / CONFIG}: format_version {content.get('format_version')!r}; "
             f"valid: {FORMAT_VERSION}"
         )
-    return content
+    return checked_content(content, str(folder / CONFIG))
+
+
+def checked_content(content: Any, name: str) -> dict[str, Any]:
+    """What `config.json` says, with every value of the right type; missing ones are filled in."""
+    if not isinstance(content, dict):
+        raise WeightsError(f"{name}: found {_shown(content)}; valid: an object")
+    found: dict[str, Any] = {**content}
+    for key, (valid, is_valid, default) in CONTENT.items():
+        if found.get(key) is None:
+            found[key] = default
+        elif not is_valid(found[key]):
+            raise WeightsError(f"{name}: {key} is {_shown(found[key])}; valid: {valid}")
+    if not isinstance(found.get("model"), dict):
+        raise WeightsError(f"{name}: no model in it; valid: what `vitlab train` writes")
+    classes = found["model"].get("classes")
+    if found["labels"] and isinstance(classes, int) and classes != len(found["labels"]):
+        raise WeightsError(f"{name}: {len(found['labels'])} labels for {classes} classes")
+    return found
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_files(value: Any) -> bool:
+    return _is_mapping(value) and all(
+        _is_mapping(file)
+        and type(file.get("bytes")) is int
+        and isinstance(file.get("sha256"), str)
+        and re.fullmatch("[0-9a-f]{64}", file["sha256"])
+        for file in value.values()
+    )
+
+
+CONTENT: dict[str, tuple[str, Callable[[Any], object], Any]] = {
+    "architecture": ("the name of an architecture", lambda value: isinstance(value, str), "vit"),
+    "preprocessing": ("an object", _is_mapping, None),
+    "labels": ("a list of names", _is_names, None),
+    "task": (", ".join(get_args(Task)), lambda value: value in get_args(Task), get_args(Task)[0]),
+    "metrics": ("an object", _is_mapping, {}),
+    "provenance": ("an object", _is_mapping, {}),
+    FILES: ("an object of file names, each with bytes and sha256", _is_files, {}),
+}
+"""Keys of `config.json`: their valid values in words, a check, and what a missing one means."""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def described_file(path: Path) -> dict[str, Any]:
+    """Size and digest of a file, as `config.json` holds them."""
+    return {"bytes": path.stat().st_size, "sha256": file_digest(path, "sha256")}
+
+
+def record_file(folder: Path, name: str) -> None:
+    """Store size and digest of a file that was written into a bundle."""
+    content: dict[str, Any] = read_json(folder / CONFIG)
+    files = {**(content.get(FILES) or {}), name: described_file(folder / name)}
+    write_json(folder / CONFIG, content | {FILES: files})
+
+
+def check_bundle_file(
+    folder: Path, name: str, content: Mapping[str, Any], *, by_size: bool = False
+) -> str | None:
+    """The digest of a file of a bundle; WeightsError if size or content changed since it was made.
+
+    With `by_size` the content is not read. None: the bundle is an older one without digests.
+    """
+    known = content[FILES].get(name)
+    if known is None:
+        return None
+    checksum = None if by_size else f"sha256:{known['sha256']}"
+    try:
+        check_file(folder / name, size=known["bytes"], checksum=checksum)
+    except DataError as error:
+        raise WeightsError(
+            f"{folder}: {error}, which {CONFIG} says: the file was damaged or replaced"
+        ) from error
+    except OSError as error:
+        raise WeightsError(f"{folder / name}: cannot be read ({error.strerror})") from error
+    return str(known["sha256"])
+
+
+def verify_bundle(folder: Path) -> tuple[str, ...]:
+    """Compare every file of a bundle with its digest; names of the files that have one."""
+    content = read_bundle_config(folder)
+    present = [file.name for file in bundle_files(folder)]
+    for name in present:
+        check_bundle_file(folder, name, content)
+    return tuple(name for name in present if name in content[FILES])

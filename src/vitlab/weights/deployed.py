@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from vitlab.config import from_dict, parse_json, to_dict
 from vitlab.errors import VitlabError, WeightsError
+from vitlab.weights.bundle_files import checked_content
 
 CONFIG_KEY, FACTS_KEY = "vitlab", "vitlab_export"
 """Metadata: what a bundle's `config.json` says, and `Facts`."""
@@ -62,6 +63,7 @@ def read_deployed(metadata: Mapping[str, str], name: str) -> Deployed:
         )
     try:
         config = parse_json(metadata[CONFIG_KEY])
-        return Deployed(config=config, facts=from_dict(Facts, parse_json(metadata[FACTS_KEY])))
+        facts = from_dict(Facts, parse_json(metadata[FACTS_KEY]))
     except (ValueError, VitlabError) as error:
         raise WeightsError(f"{name}: damaged metadata ({error})") from error
+    return Deployed(config=checked_content(config, f"{name}: metadata"), facts=facts)

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from vitlab.errors import WeightsError
+from vitlab.weights.bundle_files import WEIGHTS, check_bundle_file, is_bundle, read_bundle_config
 from vitlab.weights.container import TensorFile, open_tensors
 from vitlab.weights.reading import SUFFIXES, read_json, reading
 
@@ -22,8 +23,13 @@ WRAPPERS = ("module.", "_orig_mod.", "model.", "backbone.")
 
 
 def open_weights(path: Path) -> TensorFile:
-    """The tensors of a file, a folder or a set of shards, without wrapping prefixes."""
+    """The tensors of a file, a folder or a set of shards, without wrapping prefixes.
+
+    The weights of a bundle are compared with their digest.
+    """
     file = _find(path)
+    if file.name == WEIGHTS and is_bundle(file.parent):
+        check_bundle_file(file.parent, WEIGHTS, read_bundle_config(file.parent))
     opened = _open_shards(file) if file.name.endswith(".index.json") else open_tensors(file)
     try:
         return _unwrapped(opened)

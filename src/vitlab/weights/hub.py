@@ -16,6 +16,7 @@ from vitlab.weights.bundle_files import (
     bundle_files,
     is_bundle,
     read_bundle_config,
+    verify_bundle,
 )
 from vitlab.weights.formats import recognise
 from vitlab.weights.hub_files import check_content, staged
@@ -194,6 +195,7 @@ class _Source:
         with self._naming():
             if kind == "bundle":
                 load_bundle(self.folder)
+                verify_bundle(self.folder)
             else:
                 load_weights(self.folder)
 

@@ -1,9 +1,11 @@
 """Where a model's weights came from, and what is known about using them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from vitlab.errors import PreprocessingUnknown, WeightsError
+from vitlab.errors import PreprocessingUnknown, VitlabError, WeightsError
 from vitlab.preprocessing import Preprocessing
 
 
@@ -51,3 +53,19 @@ class WeightSource:
                 f"file, or pass preprocessing=Preprocessing(size=..., mean=..., std=...) in Python"
             )
         return self.preprocessing
+
+
+def stored_preprocessing(content: Mapping[str, Any], name: str) -> Preprocessing | None:
+    """The preprocessing in the content of a bundle's `config.json`; `name` is for errors."""
+    stored, channels = content.get("preprocessing"), content["model"].get("channels", 3)
+    if not stored:
+        return None
+    try:
+        found = Preprocessing.from_json(stored)
+    except VitlabError as error:
+        raise WeightsError(f"{name}: preprocessing: {error}") from error
+    if found.channels != channels:
+        raise WeightsError(
+            f"{name}: preprocessing of {found.channels} channels for a model of {channels}"
+        )
+    return found
