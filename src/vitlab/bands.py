@@ -287,5 +287,5 @@ def _decompress(packed: bytes, compression: int, rows: int, columns: int) -> byt
     for tag, number in numbers.items():
         tags[tag] = number
     stream = io.BytesIO(b"II*\0\x08\0\0\0" + tags.tobytes(8) + packed)
-    with open_image(stream, ["TIFF"]) as image:
+    with open_image(stream, ("TIFF",)) as image:
         return image.tobytes()

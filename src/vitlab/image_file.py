@@ -7,7 +7,7 @@ of one command goes before both.
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from typing import Any
@@ -89,7 +89,7 @@ _asked: int | None = None
 
 
 def open_image(
-    source: str | os.PathLike[str] | BytesIO, formats: Sequence[str] = FORMATS
+    source: str | os.PathLike[str] | BytesIO, formats: tuple[str, ...] = FORMATS
 ) -> Image.Image:
     """Open a file or its bytes and read the header; TooLarge with the reason alone where it is.
 

@@ -83,7 +83,7 @@ def _records(
 ) -> NDArray[np.uint8]:
     """One label byte and the pixels, channel after channel, of each row of a picture."""
     try:
-        with open_image(io.BytesIO(content), ["PNG"]) as picture:
+        with open_image(io.BytesIO(content), ("PNG",)) as picture:
             rows, mode = picture.height, picture.mode
             if picture.width != PIXELS or mode != "RGB":
                 raise DataError(f"{name} is {picture.width} wide and {mode}, not {PIXELS} and RGB")

@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from traceback import walk_tb
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -60,7 +61,7 @@ class Client:
             except VitlabError:
                 raise
             except UNREADABLE as error:
-                if _told(error, self._api.endpoint) is not None:
+                if _told(error, self._api.endpoint) is not None or not _of_client(error):
                     raise
                 raise self.wrong(error) from error
 
@@ -97,6 +98,12 @@ class Client:
                 yield block
 
         return blocks
+
+
+def _of_client(error: BaseException) -> bool:
+    """Whether an error came up in the hub's client, and not in what it was given."""
+    frames = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    return any(name.partition(".")[0] == "huggingface_hub" for name in frames)
 
 
 @contextmanager
