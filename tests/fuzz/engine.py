@@ -21,7 +21,6 @@ from typing import Any
 from fuzz.mutation import MUTATIONS
 
 SECONDS = 10.0
-"""Processor time that one case may take."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 STARTING = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "os.spawn")
 CHANGING = (
@@ -52,6 +51,8 @@ class Target:
     """Part of the default suite; False: of the slow suite only."""
     programs: tuple[str, ...] = ()
     """Programs that may be started."""
+    seconds: float = SECONDS
+    """Processor time that one case may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +189,7 @@ def _try(target: Target, work: Path, folder: Path) -> tuple[str, str] | None:
 
     with _watching(folder, target.programs) as seen:
         try:
-            with _limited(SECONDS):
+            with _limited(target.seconds):
                 target.run(work)
         except VitlabError:
             pass

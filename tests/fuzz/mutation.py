@@ -213,7 +213,9 @@ def mutate_parquet(content: bytes, random: Random) -> bytes:
         table = table.drop_columns([random.choice(table.column_names)])
     else:
         name = random.choice(table.column_names)
-        values = random.choice(([None], [1], ["word"], [[1.0]], [b"\xff"], [[]])) * len(table)
+        values: list[Any] = random.choice(([None], [1], ["word"], [[1.0]], [b"\xff"], [[]])) * len(
+            table
+        )
         at = table.column_names.index(name)
         table = table.set_column(at, name, pyarrow.array(values))
     target = io.BytesIO()

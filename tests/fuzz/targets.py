@@ -508,6 +508,8 @@ WEIGHTS: tuple[Target, ...] = tuple(
         run=partial(load_file_or_folder if name in OURS else load_foreign, name=file),
         files={file: kind},
         cases=60,
+        # torch searches its message about a very long name with a pattern of quadratic time.
+        seconds=120.0 if name.startswith("pth") else 10.0,
     )
     for name, make, file, kind in (
         (
