@@ -70,4 +70,4 @@ if __name__ == "__main__":
     output, *given = sys.argv[1:]
     entered, imported, code = trace(given)
     Path(output).write_text(json.dumps([entered, imported]))
-    sys.exit(code)  # type: ignore[arg-type]
+    sys.exit(code)

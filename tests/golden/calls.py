@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from golden.normal import digest
 
@@ -185,9 +186,8 @@ def options() -> dict[str, Any]:
         apps.append(app)
         return 0
 
-    typer.Typer.__call__ = caught  # type: ignore[method-assign]
     sys.argv = ["vitlab"]
-    with suppress(SystemExit):
+    with mock.patch.object(typer.Typer, "__call__", caught), suppress(SystemExit):
         runpy.run_module("vitlab", run_name="__main__", alter_sys=True)
     return _command(typer.main.get_command(apps[0]))
 

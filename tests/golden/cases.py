@@ -1,6 +1,7 @@
 """The golden commands: what is run, in which order, and which files of each are recorded."""
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ FORMATS = {
 METHODS = ("relevance", "attention", "rollout", "gradcam", "input-gradient")
 
 
-def _command(name: str, line: str, *files: str, needs: str = "", **more: object) -> Case:
-    return Case(name, tuple(line.split()), files=files, needs=tuple(needs.split()), **more)  # type: ignore[arg-type]
+def _command(name: str, line: str, *files: str, needs: str = "", **more: Any) -> Case:
+    return Case(name, tuple(line.split()), files=files, needs=tuple(needs.split()), **more)
 
 
 def _run(name: str, line: str, *, needs: str = "") -> Case:
