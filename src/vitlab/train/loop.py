@@ -119,7 +119,7 @@ def fit(
     evaluate: Evaluate | None,
     files: RunFiles,
     watch: Watch,
-    goal: Goal = Goal(),  # noqa: B008  # frozen
+    goal: Goal = Goal(),  # frozen
     teacher_flops: int = 0,
     plan: Mapping[str, Any] | None = None,
 ) -> None:
