@@ -15,6 +15,8 @@ from command import Command
 from vitlab import Preprocessing, VisionTransformer, create_model, load, save_weights
 from vitlab.data.datasets import open_data
 from vitlab.data.images import FileSet
+from vitlab.evaluate.calibration import fit_temperature
+from vitlab.tasks import evaluate as evaluation
 from vitlab.tasks.evaluate import evaluate
 from vitlab.tasks.job_data import open_images, survey_of
 from vitlab.tasks.run_folder import Plan, write_plan, write_survey
@@ -107,17 +109,23 @@ def test_people_see_a_summary_and_classes(command: Command, weights: Path, folde
         assert any(line.startswith(label) and line.endswith(" 7") for line in lines)
 
 
-def test_a_temperature_is_fitted_on_held_out_images(
-    command: Command, weights: Path, folder: Path
+def test_a_temperature_is_reported_if_it_helps(
+    command: Command, weights: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plain = measure(command, weights, "--data", folder)
-    found = measure(command, weights, "--data", folder, "--temperature")
-    assert plain["scaled"] is None
     held_out = measure(command, weights, "--data", folder, "--split", "validation")
-    assert found["scaled"]["temperature"]["images"] == held_out["images"]
     assert 0 < held_out["images"] < 3 * COUNTS["train"]
+    found = measure(command, weights, "--data", folder, "--temperature")
+    assert found == plain
+    page = tmp_path / "page.html"
+    shown = command("evaluate", weights, "--data", folder, "--temperature", "--output", page)
+    assert "temperature        none: no improvement of the loss is certain" in shown.out
+    assert "Temperature: none: no improvement" in page.read_text()
+
+    monkeypatch.setattr(evaluation, "helpful_temperature", fit_temperature)
+    found = measure(command, weights, "--data", folder, "--temperature")
+    assert found["scaled"]["temperature"]["images"] == held_out["images"]
     assert found["accuracy"] == plain["accuracy"]
-    assert "temperature" in command("evaluate", weights, "--data", folder, "--temperature").out
 
 
 def test_the_hold_out_of_a_run_is_its_own(
@@ -184,8 +192,8 @@ def test_mirror_images_are_told_beside_and_never_instead(
     plain = measure(command, weights, "--data", folder)
     assert plain["flip"] is None
     both = measure(command, weights, "--data", folder, "--flip", "--temperature")
-    flipped, scaled = both.pop("flip"), both.pop("scaled")
-    assert (flipped["scaled"], scaled["temperature"]["images"]) == (None, 3)
+    flipped = both.pop("flip")
+    assert (flipped["scaled"], both.pop("scaled")) == (None, None)
     assert both == {key: value for key, value in plain.items() if key not in ("flip", "scaled")}
     assert flipped["images"] == plain["images"]
     assert flipped["loss"] != plain["loss"]

@@ -26,10 +26,21 @@ def test_a_file_of_the_users_own(
     assert [arm["arm"] for arm in found["arms"]] == ["none", "dropout", "stochastic-depth"]
     assert [gap["against"] for gap in found["differences"]] == ["none", "none"]
     assert Path(found["report"]).is_file()
+    said = "This is a smoke run with tiny models and a few steps: nothing can be concluded from it."
+    stored = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert stored["smoke"] is True
+    assert found["conclusion"] == stored["conclusion"] == [said]
+    assert {gap["verdict"] for gap in found["differences"]} == {"open"}
+    page = Path(found["report"]).read_text()
+    assert said in page
+    assert "Smoke run: no conclusion" in page
+    assert "points (" not in page
     assert "[3 of 3] stochastic depth of 0.1, seed 0" in outcome.err
 
     shown = command(*words)
     assert shown.code == 0
+    assert said in shown.out
+    assert "better" not in shown.out
     assert f"report: {found['report']}" in shown.out
     assert [line.split("  ")[0] for line in shown.out.splitlines()[2:5]] == [
         *("none", "dropout of 0.1", "stochastic depth of 0.1")

@@ -25,6 +25,7 @@ EXPECTED = {
     "copies": 2,
     "unjudged_classes": 1,
     "few": 1,
+    "unsplit": 1,
     "narrow": 1,
     "wrong_ending": 1,
     "rotated": 1,

@@ -5,7 +5,13 @@ import torch
 from torch.nn import functional as F
 
 from vitlab.errors import InputError
-from vitlab.evaluate.calibration import BINS, LIMITS, fit_temperature, reliability
+from vitlab.evaluate.calibration import (
+    BINS,
+    LIMITS,
+    fit_temperature,
+    helpful_temperature,
+    reliability,
+)
 
 
 def sampled(images: int, classes: int, factor: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -99,3 +105,17 @@ def test_equal_logits_leave_the_temperature_within_limits() -> None:
 def test_nothing_to_fit_on() -> None:
     with pytest.raises(InputError, match="no image to fit"):
         fit_temperature(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
+
+
+@pytest.mark.parametrize("factor", [0.4, 3.0])
+def test_a_temperature_that_helps_is_kept(factor: float) -> None:
+    logits, labels = sampled(500, 5, factor)
+    assert helpful_temperature(logits, labels) == fit_temperature(logits, labels)
+
+
+def test_a_temperature_that_does_not_help_is_none() -> None:
+    calibrated = sampled(500, 5, 1.0)
+    assert helpful_temperature(*calibrated) is None
+    logits = 4 * torch.eye(3)[torch.arange(100) % 3]
+    assert helpful_temperature(logits, torch.arange(100) % 3) is None  # at a limit
+    assert helpful_temperature(*(part[:9] for part in sampled(500, 5, 3.0))) is None  # few images

@@ -28,6 +28,11 @@ def model(request: pytest.FixtureRequest) -> Any:
     return vitlab.load("cifar10", engine=request.param)
 
 
+@pytest.fixture(scope="module")
+def torch_model() -> Any:
+    return vitlab.load("cifar10")
+
+
 def test_one_image_in_every_form(model: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(content())
@@ -72,14 +77,14 @@ def test_anything_else_is_a_type_error(model: Any, name: str, no_type_checks: No
 
 @pytest.mark.parametrize("name", [name for name in WRONG if name != "generator"])
 @pytest.mark.parametrize("ask", ["features", "explain", "explain_many"])
-def test_of_every_function(ask: str, name: str, no_type_checks: None) -> None:
-    call: Callable[..., Any] = getattr(vitlab.load("cifar10"), ask)
+def test_of_every_function(torch_model: Any, ask: str, name: str, no_type_checks: None) -> None:
+    call: Callable[..., Any] = getattr(torch_model, ask)
     with pytest.raises(TypeError, match="valid: "):
         call(WRONG[name])
 
 
-def test_bytes_for_features_and_maps() -> None:
-    model = vitlab.load("cifar10")
+def test_bytes_for_features_and_maps(torch_model: Any, no_type_checks: None) -> None:
+    model = torch_model
     assert np.array_equal(model.features(content()), model.features(PIXELS))
     assert np.array_equal(model.explain(content()).map, model.explain(PIXELS).map)
     with pytest.raises(TypeError, match=r"\[B, C, H, W\]"):
@@ -91,6 +96,6 @@ def test_what_cannot_be_read_stays_a_record(model: Any) -> None:
     assert (broken.error is None, good.error) == (False, None)
 
 
-def test_preprocessing_takes_no_bytes(no_type_checks: None) -> None:
+def test_preprocessing_takes_no_tensor(torch_model: Any, no_type_checks: None) -> None:
     with pytest.raises(TypeError, match="valid: a path"):
-        vitlab.load("cifar10").preprocessing.apply(torch.zeros(3, 8, 8))
+        torch_model.preprocessing.apply(torch.zeros(3, 8, 8))

@@ -10,8 +10,8 @@ from torch import nn
 from vitlab.data.class_counts import ClassCounts, count_images
 from vitlab.data.datasets import DataSource
 from vitlab.data.images import ImageSet
-from vitlab.evaluate.calibration import Temperature, helpful_temperature
-from vitlab.evaluate.classify import Batches, Outcome, collect
+from vitlab.evaluate.calibration import NO_TEMPERATURE, Temperature, helpful_temperature
+from vitlab.evaluate.classify import Batches, Evaluation, Outcome, collect
 from vitlab.files import write_json
 from vitlab.preprocessing import Preprocessing
 from vitlab.tasks.aim import Aim
@@ -133,6 +133,13 @@ class Trained:
             return "validation", self.validation
         return "train", self.train
 
+    def _unscaled(self, evaluation: Judged) -> tuple[str, ...]:
+        """Note of a temperature that was fitted and is not reported."""
+        fitted = self.validation is not None and self._open_test is not None
+        if not fitted or not isinstance(evaluation, Evaluation) or evaluation.scaled is not None:
+            return ()
+        return (f"Temperature: {NO_TEMPERATURE}.",)
+
     def _temperature(self) -> Temperature | None:
         if self.validation is None or self._open_test is None or not self._judge.calibrated:
             return None
@@ -200,7 +207,11 @@ class Trained:
             compute=self.compute(),
             broken=self.all_broken(),
             command=self.plan.command,
-            notes=(*self.notes(), *(f"{sentence}." for sentence in absent)),
+            notes=(
+                *self.notes(),
+                *(f"{sentence}." for sentence in absent),
+                *self._unscaled(evaluation),
+            ),
         )
 
     def compute(self) -> Compute:
