@@ -25,6 +25,7 @@ _DURATION = re.compile(
     rf"{_AMOUNT}(?:ms|s|sec|seconds?|min|minutes?|h|hours?|images/s|images a second)\b"
 )
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?Z?)?")
+_COMMIT = re.compile(r"\b[0-9a-f]{40}\b")
 _NUMBER = re.compile(r"[-+−]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
 
 
@@ -46,9 +47,10 @@ def clean(value: Any, folders: dict[str, str], drop: frozenset[str] = VOLATILE) 
 
 
 def clean_text(text: str, folders: dict[str, str]) -> str:
-    """Text with the names of folders, durations and dates replaced."""
+    """Text with the names of folders, commits, durations and dates replaced."""
     for folder, name in folders.items():
         text = text.replace(folder, name)
+    text = _COMMIT.sub("<commit>", text)
     return _DATE.sub("<date>", _DURATION.sub("<duration>", text))
 
 

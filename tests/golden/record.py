@@ -34,6 +34,7 @@ def environment(source: Path, work: Path) -> dict[str, str]:
         "VITLAB_BFLOAT16": "0",
         "VITLAB_ONNX": "0",
         "HF_HUB_OFFLINE": "1",
+        "GIT_DIR": str(work / "no-repository"),  # runs and reports name no commit
         "HOME": str(work / "home"),
         "XDG_CACHE_HOME": str(work / "home" / "cache"),
         "MPLCONFIGDIR": str(work / "home" / "matplotlib"),

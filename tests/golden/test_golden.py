@@ -26,6 +26,7 @@ def test_times_commands_and_folders_are_left_out() -> None:
     assert clean([found], FOLDERS) == [{"loss": 0.1, "at": "<work>/a"}]
     assert clean_text("3 images in 1.25 s, 40 images/s", {}) == "3 images in <duration>, <duration>"
     assert clean_text("on 2026-11-18 07:15:02", {}) == "on <date>"
+    assert clean_text(f"of {'0a' * 20}", {}) == "of <commit>"
     assert csv_rows("arm,minutes,mean\na,0.25,1\n", {}) == [["arm", "mean"], ["a", "1"]]
 
 
