@@ -99,7 +99,7 @@ def timm_files(path: Path) -> dict[str, bytes]:
     """What a repository of timm holds."""
     save_weights(small_model(width=128, heads=2, mlp_width=64), path, format="timm")
     config = {
-        "architecture": "vit_tiny_patch8_32",
+        "architecture": "vit_tiny_patch16_224",
         "num_classes": 3,
         "num_features": 128,
         "global_pool": "token",

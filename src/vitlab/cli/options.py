@@ -1,6 +1,7 @@
 """Options that several commands share, and how their values are written."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -56,6 +57,13 @@ def parse_changes(texts: Iterable[str] | None) -> dict[str, str]:
     return changes
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trust:
+    """What `--set` takes besides fields of the model's config."""
+
+    trust_architecture: bool = False
+
+
 def loading(
     changes: Iterable[str] | None = None,
     **options: Any,
@@ -66,7 +74,9 @@ def loading(
     if texts:
         from vitlab.models.config import ViTConfig
 
-        parsed = {key: parse(ViTConfig, key, text) for key, text in texts.items()}
+        for key, text in texts.items():
+            known_by = Trust if key == "trust_architecture" else ViTConfig
+            parsed[key] = parse(known_by, key, text)
     return parsed | {key: value for key, value in options.items() if value is not None}
 
 

@@ -9,25 +9,19 @@ from typing import Any
 from vitlab import imagenet
 from vitlab.config import check_fields, from_dict
 from vitlab.errors import VitlabError, WeightsError
-from vitlab.models.config import ViTConfig
+from vitlab.models.config import Size, ViTConfig, pair
 from vitlab.preprocessing import Preprocessing
+from vitlab.weights.config_values import size
+from vitlab.weights.huggingface_config import huggingface_fields, is_huggingface
 from vitlab.weights.reading import read_json
+from vitlab.weights.timm_config import timm_fields
 
-GELU = {
-    "gelu": "erf",
-    "gelu_python": "erf",
-    "gelu_new": "tanh",
-    "gelu_pytorch_tanh": "tanh",
-    "gelu_fast": "tanh",
-}
 TASKS = {"multi_label_classification": "multi-label", "regression": "regression"}
 """Hugging Face's `problem_type`, where it is not one class for each image."""
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers."""
 TIMM_IMAGENET = r"(^|_)in1k$"
 """How the tag of weights ends whose head was trained on ImageNet-1k: `augreg_in21k_ft_in1k`."""
-TIMM_POOLS = {"token": "cls", "avg": "mean", "map": "map"}
-
 
 NOTED = (
     "image_size",
@@ -50,6 +44,8 @@ class Beside:
     """What config files say; `config` is a whole one of ours."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
+    architecture: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the architecture that a config file names, where it states nothing else."""
     config: ViTConfig | None = None
     preprocessing: Preprocessing | None = None
     labels: tuple[str, ...] | None = None
@@ -59,13 +55,18 @@ class Beside:
     """What the table of published checkpoints calls the weights."""
     licence: str | None = None
     task: str = "single-label"
+    notes: tuple[str, ...] = ()
+    """Assumptions in reading the config files."""
 
     def __post_init__(self) -> None:
         check_fields(ViTConfig, self.fields)
 
 
-def read_beside(folder: Path) -> Beside:
-    """What `config.json` and `preprocessor_config.json` of the folder say, if they exist."""
+def read_beside(folder: Path, *, trust: bool = False) -> Beside:
+    """What `config.json` and `preprocessor_config.json` of the folder say, if they exist.
+
+    `trust` accepts the name of an unknown architecture.
+    """
     path = folder / "config.json"
     if not path.is_file():
         return Beside(preprocessing=_huggingface_preprocessing(folder))
@@ -74,9 +75,9 @@ def read_beside(folder: Path) -> Beside:
         if "format_version" in content and isinstance(content.get("model"), dict):
             return read_ours(content)
         if "architecture" in content:
-            return _timm(content)
-        if content.get("model_type") == "vit":
-            return _huggingface(content, folder)
+            return _timm(content, trust=trust)
+        if is_huggingface(content):
+            return _huggingface(content, folder, trust=trust)
     except VitlabError as error:
         raise WeightsError(f"{path}: {error}") from error
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
@@ -99,6 +100,8 @@ def read_note(content: Mapping[str, Any], beside: Beside) -> Beside:
     return replace(
         beside,
         fields=noted or beside.fields,
+        architecture={} if noted else beside.architecture,
+        notes=() if noted else beside.notes,
         preprocessing=Preprocessing.from_json(preparation) if preparation else beside.preprocessing,
         labels=tuple(map(str, labels)) if labels else beside.labels,
         task=content.get("task") or beside.task,
@@ -107,28 +110,14 @@ def read_note(content: Mapping[str, Any], beside: Beside) -> Beside:
     )
 
 
-def _huggingface(content: Mapping[str, Any], folder: Path) -> Beside:
-    act = content.get("hidden_act", "gelu")
-    if act not in GELU:
-        raise WeightsError(f"hidden_act {act!r} is not supported; valid: {', '.join(GELU)}")
-    names = {
-        "hidden_size": "width",
-        "num_hidden_layers": "depth",
-        "num_attention_heads": "heads",
-        "intermediate_size": "mlp_width",
-        "layer_norm_eps": "norm_eps",
-        "image_size": "image_size",
-        "patch_size": "patch_size",
-        "num_channels": "channels",
-        "hidden_dropout_prob": "dropout",
-        "attention_probs_dropout_prob": "attention_dropout",
-    }
-    found = {ours: _size(content[key]) for key, ours in names.items() if key in content}
+def _huggingface(content: Mapping[str, Any], folder: Path, *, trust: bool) -> Beside:
+    fields, notes = huggingface_fields(content, trust=trust)
     return Beside(
-        fields=found | {"gelu": GELU[act]},
+        fields=fields,
         preprocessing=_huggingface_preprocessing(folder),
         labels=_labels(content.get("id2label")),
         task=TASKS.get(content.get("problem_type") or "", "single-label"),
+        notes=tuple(notes),
     )
 
 
@@ -189,35 +178,33 @@ def _processor_size(size: Any) -> tuple[tuple[int, int], bool]:
     return (int(height), int(width)), False
 
 
-def _timm(content: Mapping[str, Any]) -> Beside:
+def _timm(content: Mapping[str, Any], *, trust: bool) -> Beside:
     """timm's hub config: `pretrained_cfg` beside the name of the architecture."""
-    given = {**content, **content.get("pretrained_cfg", {})}
-    arguments = content.get("model_args", {})
-    found: dict[str, Any] = {}
-    pool = arguments.get("global_pool", content.get("global_pool"))
-    if pool in TIMM_POOLS:
-        found["pool"] = TIMM_POOLS[pool]
-    if "num_heads" in arguments:
-        found["heads"] = int(arguments["num_heads"])
-    if "num_features" in content:
-        found["width"] = int(content["num_features"])
-    size = arguments.get("img_size", given.get("input_size", (3, 224, 224))[1:])
-    found["image_size"] = _size(list(size) if not isinstance(size, int) else size)
+    pretrained = content.get("pretrained_cfg") or {}
+    given = {**content, **pretrained}
+    fields, usual, notes = timm_fields(content, trust=trust)
+    arguments = content.get("model_args") or {}
+    if "img_size" not in arguments and "input_size" in given:
+        fields["image_size"] = usual["image_size"] = size("input_size", given["input_size"][1:])
     labels = given.get("label_names")
+    if isinstance(labels, dict):
+        labels = [labels[key] for key in sorted(labels, key=int)]
     return Beside(
-        fields=found,
-        preprocessing=_timm_preprocessing(given, size),
+        fields=fields,
+        preprocessing=_timm_preprocessing(given, (usual or fields).get("image_size", 224)),
         labels=tuple(map(str, labels)) if labels else None,
         dataset=imagenet.NAME if re.search(TIMM_IMAGENET, str(given.get("tag"))) else None,
+        architecture=usual,
+        notes=tuple(notes),
     )
 
 
-def _timm_preprocessing(given: Mapping[str, Any], size: Any) -> Preprocessing | None:
+def _timm_preprocessing(given: Mapping[str, Any], sides: Size) -> Preprocessing | None:
     if "mean" not in given or "std" not in given:
         return None
     return Preprocessing.from_json(
         {
-            "size": (size, size) if isinstance(size, int) else tuple(size),
+            "size": pair(sides),
             "crop": given.get("crop_pct") or 0.875,
             "interpolation": given.get("interpolation") or "bicubic",
             "mean": tuple(given["mean"]),

@@ -88,7 +88,7 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
     }
     return Inferred(
         decided=decided,
-        defaults={
+        constants={
             "norm_eps": 1e-6,
             "gelu": "tanh",
             "resnet_norm_eps": 1e-6,

@@ -22,6 +22,8 @@ class Inferred:
     decided: dict[str, Any]
     defaults: dict[str, Any] = field(default_factory=dict)
     """Fields that tensors leave open: the value of the format's own implementation."""
+    constants: dict[str, Any] = field(default_factory=dict)
+    """Fields that tensors do not show, but the format's own implementation fixes."""
     attention_width: int | None = None
     """Heads x head width; together with `heads` it gives the head width."""
     published_heads: Mapping[int, int] = field(default_factory=lambda: PUBLISHED_HEADS)

@@ -1,5 +1,6 @@
 """`load_weights`: any known file to a `VisionTransformer`, one tensor at a time."""
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,8 @@ from vitlab.weights.rules import check_blocks, check_file, converted, expected_s
 from vitlab.weights.source import WeightSource
 from vitlab.weights.table import Checkpoint, named
 
+log = logging.getLogger(__name__)
+
 
 def load_weights(
     path: str | os.PathLike[str],
@@ -44,6 +47,7 @@ def load_weights(
     resize: str = "auto",
     stored_image_size: Size | None = None,
     keep_classes: Sequence[str] | None = None,
+    trust_architecture: bool = False,
     **changes: Any,
 ) -> VisionTransformer:
     """The model of a file, a folder or a name, in float32 and eval mode.
@@ -52,7 +56,11 @@ def load_weights(
     tensors leave open (`heads norm_eps gelu pool`), and what they never decide (`dropout` and
     others). `resize="auto"` is the original's zoom for Google's files, else antialiased bicubic.
     `keep_classes` names the classes of a new head: those that the weights know by name keep what
-    was learned of them, the others start at zero.
+    was learned of them, the others start at zero. A config file beside the weights whose
+    architecture is unknown is an error; `trust_architecture` loads it as a plain ViT.
+
+    Logs one warning that lists all values that neither the tensors, nor a config file, nor a
+    keyword decide.
     """
     if keep_classes is not None:
         changes = {**changes, "classes": len(keep_classes)}
@@ -64,14 +72,29 @@ def load_weights(
     file = open_weights(find_bundle(locate(path)) if checkpoint is None else require(checkpoint))
     try:
         with naming(file.path):
-            beside = _known_config(file, checkpoint)
+            beside = _known_config(file, checkpoint, trust=trust_architecture)
             if preprocessing is not None:
                 beside = replace(beside, preprocessing=preprocessing)
-            return _load(
+            model = _load(
                 file, format, beside, labels, resize, stored_image_size, keep_classes, changes
             )
     finally:
         file.close()
+    if checkpoint is not None:  # the table's files are of the format's own implementation
+        model.source = replace(model.source, assumed=())
+    _warn(model.source)
+    return model
+
+
+def _warn(source: WeightSource) -> None:
+    """Log what was assumed, and how to state it."""
+    if source.assumed:
+        log.warning(
+            "%s: assumed %s; if that is wrong, state it by keyword (--set KEY=VALUE of `vitlab "
+            "convert`), or put the publisher's config.json beside the file",
+            source.path,
+            ", ".join(source.assumed),
+        )
 
 
 def _check_resize(resize: str) -> None:
@@ -121,12 +144,12 @@ def _load(
     return model.eval()
 
 
-def _known_config(file: TensorFile, checkpoint: Checkpoint | None) -> Beside:
+def _known_config(file: TensorFile, checkpoint: Checkpoint | None, *, trust: bool) -> Beside:
     """What the table says, else our config inside the file, else what lies beside it."""
     if checkpoint is not None:
         return checkpoint.beside
     config, note = (file.metadata.get(key) for key in (CONFIG_KEY, NOTE_KEY))
-    beside = Beside() if config else read_beside(file.path.parent)
+    beside = Beside() if config else read_beside(file.path.parent, trust=trust or bool(note))
     try:
         if config:
             return read_ours(parse_json(config))
@@ -147,9 +170,16 @@ def _stored(
         inferred = Inferred(decided={})
     else:
         inferred = layout.infer(file.shapes, {**changes, **beside.fields})
+        inferred.notes += beside.notes
     if (beside.config is not None and CONFIG_KEY in file.metadata) or layout.name == "vitlab":
         return inferred, _ours(beside, inferred, changes, stored_image_size)
-    return inferred, resolve(inferred, beside.fields, changes, stored_image_size=stored_image_size)
+    return inferred, resolve(
+        inferred,
+        beside.fields,
+        changes,
+        architecture=beside.architecture,
+        stored_image_size=stored_image_size,
+    )
 
 
 def _ours(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from vitlab.errors import ConfigError, WeightsError
@@ -34,13 +34,16 @@ def with_positions(
     stored_image_size: Size | None,
     assumed: list[str],
 ) -> Resolved:
+    if "position_prefix" in beside:
+        inferred = replace(inferred, prefixes=(beside["position_prefix"],))
     if inferred.positions is None:
         return _without_table(known, beside, changes, stored_image_size, assumed)
-    if changes.get("position", "learned1d") != "learned1d":
-        raise WeightsError(
-            f"position={changes['position']!r} contradicts the tensors: "
-            f"{inferred.positions[0]!r} is a learned table"
-        )
+    for position in (changes.get("position"), beside.get("position")):
+        if position not in (None, "learned1d"):
+            raise WeightsError(
+                f"position={position!r} contradicts the tensors: "
+                f"{inferred.positions[0]!r} is a learned table"
+            )
     if stored_image_size is not None:
         candidates = [(stored_image_size, "")]
     else:
@@ -56,8 +59,6 @@ def with_positions(
         config = _fitting(inferred, known, plain_size(size))
         if config is not None:
             notes = [note] if note and config.grid[0] != config.grid[1] else []
-            if config.class_token and not config.positioned_prefix:
-                notes.append("position_prefix none: the class token has no row in the table")
             return Resolved(config=config, assumed=(*assumed, *notes))
     raise _no_grid(inferred, known, stored_image_size)
 
@@ -69,16 +70,17 @@ def _without_table(
     stored_image_size: Size | None,
     assumed: list[str],
 ) -> Resolved:
-    if "position" not in changes:
+    position = changes.get("position", beside.get("position"))
+    if position is None:
         raise WeightsError(
             "the position table is missing; if the model has none, say so: "
-            "position='none' or position='sincos2d'"
+            "position='none', position='sincos2d' or position='rope'"
         )
     size = stored_image_size or beside.get("image_size") or changes.get("image_size")
     if size is None:
         size = 224
         assumed.append("image_size 224")
-    config = _build({**known, "position": changes["position"], "image_size": plain_size(size)})
+    config = _build({**known, "position": position, "image_size": plain_size(size)})
     return Resolved(config=config, assumed=tuple(assumed))
 
 

@@ -56,17 +56,25 @@ def resolve(
     beside: Mapping[str, Any],
     changes: Mapping[str, Any],
     *,
+    architecture: Mapping[str, Any],
     stored_image_size: Size | None,
 ) -> Resolved:
-    """The config of a foreign file as it was saved, before any adaptation."""
+    """The config of a foreign file as it was saved, before any adaptation.
+
+    `architecture` completes `beside` where a config file names an architecture.
+    """
     decided, assumed = dict(inferred.decided), list(inferred.notes)
-    beside, unrelated = _related(beside, decided)
-    assumed += unrelated
+    stated, unrelated = _related(beside, decided)
+    usual, unusual = _related(architecture, decided)
+    beside = {**usual, **stated}
+    assumed += unrelated or unusual
+    _check_agreement(beside, decided)
     given = {**changes, **beside}
     known = decided | {name: beside[name] for name in UNUSED_IN_EVAL if name in beside}
+    for name, constant in inferred.constants.items():
+        if not name.startswith("resnet_") or decided.get("stem") == "resnet":
+            known[name] = given.get(name, constant)
     for name, default in inferred.defaults.items():
-        if name.startswith("resnet_") and decided.get("stem") != "resnet":
-            continue
         known[name] = given.get(name, default)
         if name not in given:
             assumed.append(f"{name} {default}")
@@ -87,6 +95,17 @@ def _related(
             note = f"config.json is of another model ({name} {beside[name]}, not {decided[name]})"
             return {}, [note]
     return beside, []
+
+
+def _check_agreement(beside: Mapping[str, Any], decided: Mapping[str, Any]) -> None:
+    """Raise where a config file and the tensors of the same model disagree."""
+    for name in sorted(beside.keys() & decided.keys() - {*ADAPTED - {"channels"}, *IDENTITY}):
+        found, stated = decided[name], beside[name]
+        present = name == "layer_scale" and None not in (found, stated)
+        if stated != found and not present:
+            raise WeightsError(
+                f"the config file says {name}={stated!r}, but the tensors say {found!r}"
+            )
 
 
 def _heads(inferred: Inferred, given: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:

@@ -70,6 +70,8 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
             **default_pool,
             "norm_eps": 1e-6,
             "gelu": "erf",
+        },
+        constants={
             "resnet_norm_eps": 1e-5,
             "resnet_std_eps": 1e-8,
             "resnet_std_eps_at": "variance",
@@ -83,7 +85,7 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
 
 
 def _pool(shapes: Shapes, decided: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What attention pooling, fc_norm and an absent class token decide, and the default."""
+    """What attention pooling, fc_norm and absent prefix tokens decide, and the default."""
     if any(name.startswith("attn_pool.") for name in shapes):
         if decided["class_token"] or decided["registers"]:
             raise WeightsError(
@@ -93,7 +95,15 @@ def _pool(shapes: Shapes, decided: dict[str, Any]) -> tuple[dict[str, Any], dict
         return {"pool": "map", "norm_at": "tokens"}, {}
     norm_at = "pooled" if any(name.startswith("fc_norm.") for name in shapes) else "tokens"
     if not decided["class_token"]:
-        return {"pool": "mean", "norm_at": norm_at}, {}
+        mean = {"pool": "mean"}
+        return (
+            ({"norm_at": norm_at}, mean)
+            if decided["registers"]
+            else (
+                {**mean, "norm_at": norm_at},
+                {},
+            )
+        )
     return {"norm_at": norm_at}, {"pool": "cls" if norm_at == "tokens" else "mean"}
 
 
