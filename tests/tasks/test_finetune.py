@@ -291,9 +291,11 @@ def test_the_rate_is_found_and_drawn(weights: Path, folder: Path, tmp_path: Path
         assert picture.width > 500
 
 
-def test_what_had_to_be_assumed_is_told(folder: Path, tmp_path: Path) -> None:
+def test_assumptions_about_the_weights_are_logged(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = create_model("vit_test", classes=3, width=64, heads=2)
-    path, notes = tmp_path / "theirs" / "vit.pth", list[str]()
+    path = tmp_path / "theirs" / "vit.pth"
     path.parent.mkdir()
     save_weights(model, path, format="timm")
     stored = torch.load(path, weights_only=True)  # without our note
@@ -301,8 +303,8 @@ def test_what_had_to_be_assumed_is_told(folder: Path, tmp_path: Path) -> None:
     (path.parent / "preprocessor_config.json").write_text(
         json.dumps({"size": 32, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 3})
     )
-    tune(path, folder, tmp_path / "run", watcher=Watcher(note=notes.append))
-    assert any(note.startswith("assumed of the weights: heads") for note in notes), notes
+    tune(path, folder, tmp_path / "run")
+    assert any("heads 1: head width 64" in record.getMessage() for record in caplog.records)
     assert load(tmp_path / "run").preprocessing.mean == (0.5, 0.5, 0.5)
 
 

@@ -25,7 +25,7 @@ def convert(
     force: Annotated[bool, typer.Option("--force", help="Overwrite DST.")] = False,
     json: Json = False,
 ) -> None:
-    """Convert weights; what SRC does not say is assumed and told."""
+    """Convert weights between formats; values missing in SRC get defaults, which are printed."""
     from vitlab import load_weights, save_weights
     from vitlab.weights.formats import layout_named
 
@@ -48,7 +48,5 @@ def convert(
         )
         return
     print(f"{source} ({model.source.format}) -> {destination} ({format})")
-    for note in model.source.assumed:
-        print(f"assumed: {note}")
     for name in model.source.ignored:
         print(f"left out: {name}")

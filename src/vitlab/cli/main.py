@@ -1,9 +1,11 @@
 """The `vitlab` command: exit code 0, 2 for the user's mistake (one line), 1 for ours."""
 
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -76,7 +78,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; a mistake is one line on stderr."""
     try:
-        code = app(args=list(arguments), prog_name="vitlab", standalone_mode=False)
+        with _warnings():
+            code = app(args=list(arguments), prog_name="vitlab", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
@@ -88,6 +91,26 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         return _judge(error)
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _warnings() -> Iterator[None]:
+    """Print the library's warnings on stderr, each once: a command may load weights twice."""
+    seen: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        new = text not in seen
+        seen.add(text)
+        return new
+
+    logger, handler = logging.getLogger("vitlab"), logging.StreamHandler()
+    handler.addFilter(is_new)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _judge(error: Exception) -> int:

@@ -130,9 +130,8 @@ def finetune(
     )
     with looking(watcher.files):
         job = Job.prepare(plan, folder, source, watcher=watcher, auto=auto)
-    assumed = [f"assumed of the weights: {note}" for note in model.source.assumed]
     known = _known(model, len(source.labels))
-    for note in (*source.told, *assumed, *reasons, *known, *job.split_notes):
+    for note in (*source.told, *reasons, *known, *job.split_notes):
         watcher.note(note)
     with working_in(folder):
         if find_lr:

@@ -14,6 +14,7 @@ from pathlib import Path
 from vitlab import __version__
 from vitlab.checksum import file_digest
 from vitlab.errors import VitlabError
+from vitlab.files import write_files
 from vitlab.home import homes, writable_home
 from vitlab.lock import locked
 from vitlab.runtime import may_have_accelerator, onnx_wanted
@@ -22,10 +23,12 @@ from vitlab.weights.reading import SUFFIXES
 RUNTIMES = {"auto": "onnxruntime", "onnxruntime": "onnxruntime", "openvino": "openvino"}
 """What must be installed for each engine that reads ONNX."""
 KIND = "exports"
-GRAPH = 3
+GRAPH = 4
 """Grows with every change of the graphs that are written, so that older ones are not used."""
 MANY = 1000
 """Images from which on the seconds of an export pay."""
+NOTE = ".assumed.txt"
+"""Suffix of the file beside an export that repeats the warning of `load_weights`."""
 BESIDE = ("config.json", "preprocessor_config.json")
 """Files that may say how weights are read."""
 
@@ -49,6 +52,9 @@ def kept_export(
         return None
     name = f"{_key(path)}.onnx"
     if name in kept:
+        note = kept[name].with_suffix(NOTE)
+        if note.is_file():
+            log.warning("%s", note.read_text(encoding="utf-8"))
         return kept[name]
     return _export(path, name) if pays else None
 
@@ -87,6 +93,8 @@ def _export(path: Path, name: str) -> Path | None:
         with locked(place.with_suffix(".lock"), lambda: log.warning("waiting for another export")):
             if not place.is_file():
                 log.warning("%s: exported once for ONNX Runtime, to %s", path, place)
+                if source.warning is not None:
+                    write_files(place.parent, {place.stem + NOTE: source.warning.encode()})
                 export(path, output=place)
     except Exception as error:  # torch can do what a runtime cannot
         log.warning("%s cannot be exported (%s)", path, " ".join(str(error).split())[:200])

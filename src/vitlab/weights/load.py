@@ -82,19 +82,9 @@ def load_weights(
         file.close()
     if checkpoint is not None:  # the table's files are of the format's own implementation
         model.source = replace(model.source, assumed=())
-    _warn(model.source)
+    if model.source.warning is not None:
+        log.warning("%s", model.source.warning)
     return model
-
-
-def _warn(source: WeightSource) -> None:
-    """Log what was assumed, and how to state it."""
-    if source.assumed:
-        log.warning(
-            "%s: assumed %s; if that is wrong, state it by keyword (--set KEY=VALUE of `vitlab "
-            "convert`), or put the publisher's config.json beside the file",
-            source.path,
-            ", ".join(source.assumed),
-        )
 
 
 def _check_resize(resize: str) -> None:

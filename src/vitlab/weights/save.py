@@ -15,11 +15,13 @@ from vitlab.errors import WeightsError
 from vitlab.files import replacing, write_json
 from vitlab.models.vit import VisionTransformer
 from vitlab.weights.beside import NOTED
-from vitlab.weights.bundle_files import FORMAT_VERSION
+from vitlab.weights.bundle_files import CONFIG, FORMAT_VERSION, WEIGHTS, is_bundle
 from vitlab.weights.container import CONFIG_KEY, NOTE, NOTE_LIMIT
 from vitlab.weights.formats import layout_named
 from vitlab.weights.hub_config import huggingface_config, huggingface_processor
+from vitlab.weights.huggingface_config import is_huggingface
 from vitlab.weights.npz import write_npz
+from vitlab.weights.reading import read_json
 from vitlab.weights.rules import Rule, Shape, check_complete, expected_shapes
 from vitlab.weights.safetensors import write_safetensors
 from vitlab.weights.source import WeightSource
@@ -47,6 +49,7 @@ def save_weights(
     layout = layout_named(format)
     target = Path(path)
     suffix = _container(target, format)
+    _check_place(target, suffix)
     layout.check(model.config)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     source = cast(WeightSource | None, model.source)
@@ -69,6 +72,20 @@ def _container(path: Path, format: str) -> str:
     if not path.absolute().parent.is_dir():
         raise WeightsError(f"{path}: folder {path.absolute().parent} does not exist")
     return suffix
+
+
+def _check_place(path: Path, suffix: str) -> None:
+    """Raise where the file belongs to a bundle, or its folder to something else than weights."""
+    if suffix and path.name == WEIGHTS and is_bundle(path.parent):
+        raise WeightsError(
+            f"{path}: the weights of a bundle, which would no longer load; valid: another place"
+        )
+    config = path / CONFIG
+    if not suffix and config.is_file() and not is_huggingface(read_json(config)):
+        raise WeightsError(
+            f"{path}: has a {CONFIG} of something else; valid: a new folder, or one of format "
+            f"'huggingface'"
+        )
 
 
 def _save_file(

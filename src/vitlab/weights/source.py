@@ -35,6 +35,16 @@ class WeightSource:
     dialect: frozenset[str] = frozenset()
     """Which of the format's namings the file used; saving in the same format keeps it."""
 
+    @property
+    def warning(self) -> str | None:
+        """What was assumed and how to state it, as one line; None where nothing was."""
+        if not self.assumed:
+            return None
+        return (
+            f"{self.path}: assumed {', '.join(self.assumed)}; to change it, pass a keyword, use "
+            f"`vitlab convert --set KEY=VALUE`, or put the publisher's config.json beside the file"
+        )
+
     def require_head(self) -> None:
         """Refuse to predict with a head that has not been trained."""
         if self.zero_head:
