@@ -1,5 +1,6 @@
 """`vitlab benchmark`: models, engines and other libraries, woken in turn, and how sure it is."""
 
+import logging
 import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ LEAST = 1e-37
 """Probability below which 32 bits have no number left."""
 FACTORIES = "vitlab.tasks.benchmark"
 
+log = logging.getLogger(__name__)
+
 
 def benchmark(
     plan: Plan, *, data: str | None = None, split: str = "test", watch: Watch | None = None
@@ -36,7 +39,7 @@ def benchmark(
     Contestants that should agree and do not are refused before anything is timed.
     """
     with tempfile.TemporaryDirectory() as folder:
-        models = _told_apart(plan, [list(told) for told in _prepare(plan, Path(folder))])
+        models = _told_apart(plan, list(_prepare(plan, Path(folder))))
         if data is not None:
             _check_judged(models)
             check_data(data, split)
@@ -78,7 +81,7 @@ def _told_apart(plan: Plan, models: Sequence[list[Prepared]]) -> list[Prepared]:
     ]
 
 
-def _prepare(plan: Plan, folder: Path) -> Iterator[Iterator[Prepared]]:
+def _prepare(plan: Plan, folder: Path) -> Iterator[list[Prepared]]:
     """Each model, and behind it its twins."""
     called = titles(plan.models)
     for number, model in enumerate(plan.models):
@@ -96,7 +99,11 @@ def _prepare(plan: Plan, folder: Path) -> Iterator[Iterator[Prepared]]:
             factory = f"{FACTORIES}.prepare:prepare"
         contestant = Contestant(name=model, factory=factory, arguments=asked)
         with Process(contestant, threads=plan.cores) as process:
-            yield map(prepared, process.result())
+            found = [prepared(one) for one in process.result()]
+        for one in found:
+            if one.warning is not None:
+                log.warning("%s", one.warning)
+        yield found
 
 
 def _entries(plan: Plan, models: Sequence[Prepared]) -> Iterator[Entry]:

@@ -62,6 +62,8 @@ class Prepared:
     quantize: Quantized | None = None
     pixels: bool = False
     """An exported file that takes 8-bit pixels."""
+    warning: str | None = None
+    """Assumptions about the weights."""
 
     def place(self, engine: str, merge_tokens: int) -> str:
         """What an engine opens for so many merged tokens."""
@@ -109,6 +111,7 @@ def prepare(
             fresh=opened.fresh,
             task=source.task,
             peers=tuple(able),
+            warning=None if opened.fresh else source.warning,
             **_facts(network, merge_tokens),
         )
     ]
