@@ -87,7 +87,7 @@ def test_unknown_type_loads_if_trusted(tmp_path: Path, caplog: pytest.LogCapture
 def test_every_key_of_transformers_is_classified(kind: str, tmp_path: Path) -> None:
     """All keys with their defaults, as older releases wrote them."""
     theirs = saved(tmp_path, kind)
-    change(tmp_path, **json.loads(theirs.config.to_json_string(use_diff=False)))  # type: ignore[operator, union-attr]
+    change(tmp_path, **json.loads(theirs.config.to_json_string(use_diff=False)))
     assert vitlab.load_weights(tmp_path).config.heads == 4
 
 
