@@ -51,6 +51,8 @@ def test_an_altered_file_does_not_predict(
     alter(bundle / name, count)
     assert f"{name} has sha256" in command("predict", bundle, image).mistake
     assert f"{name} has sha256" in command("info", bundle, "--verify").mistake
+    if name == "model.onnx":
+        assert f"{name} has sha256" in command("predict", bundle / name, image).mistake
 
 
 def test_altered_weights_are_not_loaded(bundle: Path) -> None:

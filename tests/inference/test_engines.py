@@ -28,7 +28,7 @@ from vitlab.inference.open_model import open_answering
 from vitlab.inference.runtimes import OpenedOnce
 from vitlab.inference.session_engine import SessionEngine, Source
 from vitlab.tasks.onnx_beside import write_onnx_beside
-from vitlab.weights.bundle_files import ONNX, WEIGHTS
+from vitlab.weights.bundle_files import ONNX, WEIGHTS, record_file
 from vitlab.weights.bundled import bundled_folder
 from vitlab.weights.deployed import FACTS_KEY, Facts, read_deployed
 from vitlab.weights.onnx_metadata import read_metadata
@@ -131,7 +131,8 @@ def test_a_file_of_other_weights_is_noticed(
     weights = bytearray((folder / WEIGHTS).read_bytes())
     weights[-1] ^= 1
     (folder / WEIGHTS).write_bytes(weights)
-    with pytest.raises(StaleExport, match="was not made of the weights beside it"):
+    record_file(folder, WEIGHTS)
+    with pytest.raises(StaleExport, match=r"model\.onnx was not made of the model\.safetensors"):
         open_beside(folder, engine="onnxruntime")
     assert open_answering(folder).engine == "torch"
     assert "torch computes instead" in caplog.text
@@ -154,6 +155,7 @@ def test_a_file_that_merges_otherwise_is_told(
     assert not caplog.text
     folder = copied(bundle, tmp_path / "merged")
     say_merged(folder / ONNX, 3)
+    record_file(folder, ONNX)
     for model in (folder, folder / ONNX):
         found = open_answering(model, merge_tokens=3)
         assert (found.engine, found.merge_tokens) == ("onnxruntime", 3)

@@ -15,6 +15,7 @@ from vitlab.errors import VitlabError, WeightsError
 from vitlab.tasks import kept_export as module
 from vitlab.tasks.kept_export import kept_export
 from vitlab.tasks.predict import predict
+from vitlab.weights.bundle_files import record_file
 from vitlab.weights.bundled import bundled_folder
 
 pytest.importorskip("onnxscript")
@@ -98,6 +99,7 @@ def test_other_weights_are_another_file(weights: Path, tmp_path: Path) -> None:
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     bias = next(name for name in state if name.startswith("head") and name.endswith("bias"))
     save_file(state | {bias: state[bias] + 1}, weights)
+    record_file(weights.parent, weights.name)
     assert kept_export(weights, engine="onnxruntime", images=lambda most: 1) != first
     assert len(kept(tmp_path)) == 2
 

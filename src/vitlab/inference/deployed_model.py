@@ -17,7 +17,13 @@ from vitlab.inference.runtimes import Aoti, OnnxRuntime, OpenedOnce, OpenVino, R
 from vitlab.inference.session_engine import SessionEngine, Source
 from vitlab.kinds import Task
 from vitlab.preprocessing import Preprocessing
-from vitlab.weights.bundle_files import ONNX, WEIGHTS, check_bundle_file, read_bundle_config
+from vitlab.weights.bundle_files import (
+    ONNX,
+    WEIGHTS,
+    check_bundle_file,
+    is_bundle,
+    read_bundle_config,
+)
 from vitlab.weights.deployed import Deployed, read_deployed
 from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.onnx_metadata import read_metadata
@@ -132,6 +138,8 @@ class DeployedModel:
 
 def open_deployed(file: Path, *, engine: str, labels: Labels | None = None) -> DeployedModel:
     """The model of an exported file, which says everything itself."""
+    if file.name == ONNX and is_bundle(file.parent):
+        check_bundle_file(file.parent, ONNX, read_bundle_config(file.parent))
     runtime = RUNTIMES[engine](file)
     deployed = read_deployed(runtime.metadata(), str(file))
     return _model(file, engine, deployed, deployed.config, labels, file)
@@ -164,7 +172,7 @@ def _model(
         path=path,
         preprocessing=stored_preprocessing(content, str(path)),
         labels=own,
-        task=content["task"],
+        task=content["task"] or "single-label",
         zero_head=deployed.facts.zero_head,
     )
     return DeployedModel(

@@ -119,7 +119,7 @@ def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
         path=folder,
         preprocessing=stored_preprocessing(content, str(folder / CONFIG)),
         labels=tuple(content["labels"]) if content["labels"] else None,
-        task=content["task"],
+        task=content["task"] or "single-label",
         licence=content["provenance"].get("licence"),
     )
     model.source = cast(Any, source)

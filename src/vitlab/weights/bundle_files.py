@@ -85,7 +85,7 @@ CONTENT: dict[str, tuple[str, Callable[[Any], object], Any]] = {
     "architecture": ("the name of an architecture", lambda value: isinstance(value, str), "vit"),
     "preprocessing": ("an object", _is_mapping, None),
     "labels": ("a list of names", _is_names, None),
-    "task": (", ".join(get_args(Task)), lambda value: value in get_args(Task), get_args(Task)[0]),
+    "task": (", ".join(get_args(Task)), lambda value: value in get_args(Task), None),
     "metrics": ("an object", _is_mapping, {}),
     "provenance": ("an object", _is_mapping, {}),
     FILES: ("an object of file names, each with bytes and sha256", _is_files, {}),
