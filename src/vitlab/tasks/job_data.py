@@ -29,15 +29,27 @@ def open_images(
     if known is None and config.judge_all and config.judged_on == "test":
         check_judged(source)
     images = _open_train(source, config.max_broken, known)
-    train, validation = divided(images, config)
+    try:
+        train, validation = divided(images, config)
+    except DataError:
+        if config.judge_all and config.objective is None and not config.images_per_class:
+            _check_parts(source, config, images, images.subset(torch.tensor([], dtype=torch.int64)))
+        raise
     if config.judge_all and config.objective is None:
-        parts = {"to learn from": train}
-        if validation is not None:
-            parts["to hold out"] = validation
-        if source.divided and source.open_test is not None and config.judged_on == "test":
-            parts["to test"] = source.open_test()
-        check_split(source, parts, otherwise=", --set hold_out=0, or --set judge_all=false")
+        _check_parts(source, config, train, validation)
     return train, validation
+
+
+def _check_parts(
+    source: DataSource, config: TrainConfig, train: ImageSet, validation: ImageSet | None
+) -> None:
+    """Raise if a class is missing in a part of the data that a run split by itself."""
+    parts = {"to learn from": train}
+    if validation is not None:
+        parts["to hold out"] = validation
+    if source.divided and source.open_test is not None and config.judged_on == "test":
+        parts["to test"] = source.open_test()
+    check_split(source, parts, otherwise=", --set hold_out=0, or --set judge_all=false")
 
 
 def check_judged(source: DataSource) -> None:
