@@ -68,7 +68,7 @@ def test_a_bundle_with_the_folders_labels_and_the_weights_preprocessing(
     assert found.preprocessing.mean == (0.5, 0.5, 0.5)
     assert run.split == "test"
     assert run.evaluation.images == 12
-    assert any("48 images, 24 a class" in note for note in notes)
+    assert any("48 images, 24 per class" in note for note in notes)
     assert any("held out" in note for note in notes)
     config = json.loads((run.bundle / "config.json").read_text())
     assert config["provenance"]["from"] == str(weights)
@@ -148,7 +148,7 @@ def test_what_is_told_is_what_is_done() -> None:
     }
     told = recipes.reasons(override(config, wishes), found)
     assert told == (
-        "700 images, 100 a class: augmentation as it was set",
+        "700 images: augmentation as it was set",
         "batches of 50; 3 updates",
         "2 M parameters: rate 0.0005 for the head and everything else",
         "10% held out decides which weights are kept",

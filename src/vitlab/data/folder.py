@@ -75,8 +75,8 @@ def _open_classes(root: Path, channels: int | None) -> DataSource:
             return hold_out(images, share=TEST_SHARE, seed=SPLIT_SEED)
         except DataError as error:
             raise DataError(
-                f"{root} is too small to be split by us ({error}); valid: more images, or folders "
-                f"{TRAIN} and {TEST[0]} in it"
+                f"{root} is too small to be split by us ({error}); valid: at least 3 different "
+                f"images of each class, or folders {TRAIN} and {TEST[0]} in it"
             ) from error
 
     source = _source(root, classes, lambda: split()[0], lambda: split()[1], channels)
