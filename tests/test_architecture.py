@@ -42,7 +42,7 @@ ROWS = (
     ("bands", "contest"),
     (
         *("config", "registry", "files", "image_file", "home", "checksum", "lock", "imagenet"),
-        *("kinds", "memory", "drawn_text"),
+        *("kinds", "memory", "drawn_text", "visible_text"),
     ),
     ("control_groups",),
     ("errors",),

@@ -166,7 +166,7 @@ def test_training_refuses_in_one_line_and_writes_nothing(
 def test_a_bar_counts_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=100)
-    monkeypatch.setattr(module, "Console", lambda file: console)
+    monkeypatch.setattr(module, "EscapingConsole", lambda file: console)
     with counting("files", stream) as watch:
         watch(0, 4)
         watch(3, 4)

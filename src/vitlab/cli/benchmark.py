@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitlab.cli.options import Json, parse_numbers, parse_words
-from vitlab.cli.output import print_json, print_table
+from vitlab.cli.output import print_json, print_line, print_table
 from vitlab.cli.steps import steps
 
 if TYPE_CHECKING:
@@ -95,20 +95,22 @@ def benchmark(
         return
     _print(found)
     if written:
-        print(f"\nwritten: {', '.join(map(str, written))}")
+        print_line()
+        print_line(f"written: {', '.join(map(str, written))}")
 
 
 def _print(found: "Benchmark") -> None:
     from vitlab.tasks.benchmark.table import SPEEDS, models, notes, speeds
 
     for cell in found.cells:
-        print(f"batch of {cell.batch}")
+        print_line(f"batch of {cell.batch}")
         print_table(SPEEDS, speeds(cell))
         for line in cell.disturbances:
-            print(f"warning: {line}; measure again before quoting this", file=sys.stderr)
-        print()
+            print_line(f"warning: {line}; measure again before quoting this", file=sys.stderr)
+        print_line()
     print_table(*models(found))
-    print(f"\n{notes(found)}")
+    print_line()
+    print_line(f"{notes(found)}")
 
 
 def _command() -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from vitlab.cli.options import Changes, ImageSize, Json, loading
-from vitlab.cli.output import print_json
+from vitlab.cli.output import print_json, print_line
 from vitlab.errors import WeightsError
 
 
@@ -47,6 +47,6 @@ def convert(
             }
         )
         return
-    print(f"{source} ({model.source.format}) -> {destination} ({format})")
+    print_line(f"{source} ({model.source.format}) -> {destination} ({format})")
     for name in model.source.ignored:
-        print(f"left out: {name}")
+        print_line(f"left out: {name}")

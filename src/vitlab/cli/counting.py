@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vitlab.cli.output import EscapingConsole, print_line
+from vitlab.visible_text import visible
 
 PLAIN_EVERY = 10.0
 """Seconds between two plain lines."""
@@ -15,13 +17,18 @@ PLAIN_EVERY = 10.0
 @contextmanager
 def counting(what: str, stream: IO[str]) -> Iterator[Callable[[int, int], None]]:
     """Somebody to tell how many of how many are done."""
-    console = Console(file=stream)
+    console = EscapingConsole(file=stream)
     if not console.is_terminal:
         yield _Lines(what, stream).show
         return
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(visible(what), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
@@ -36,4 +43,4 @@ class _Lines:
             self._shown = now
             left = (now - self._start) * (total - done) / done
             line = f"{self._what}: {done:,} of {total:,}, {left / 60:.1f} min left"
-            print(line, file=self._stream, flush=True)
+            print_line(line, file=self._stream, flush=True)

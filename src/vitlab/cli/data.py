@@ -7,7 +7,7 @@ import typer
 
 from vitlab.cli.data_check import check
 from vitlab.cli.options import Json
-from vitlab.cli.output import human, print_json, print_table
+from vitlab.cli.output import human, print_json, print_line, print_table, print_text
 
 if TYPE_CHECKING:
     from vitlab.data.datasets import Dataset
@@ -20,7 +20,7 @@ data.command()(check)
 def describe(context: typer.Context) -> None:
     """List, fetch and check datasets."""
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        print_text(context.get_help())
 
 
 @data.command("list")
@@ -95,8 +95,8 @@ def fetch(
     if json:
         print_json({"name": name, "path": path, "mirror": mirror, "bytes": wanted.size})
     elif path is None:
-        print(f"{name} is part of vitlab: there is nothing to fetch")
+        print_line(f"{name} is part of vitlab: there is nothing to fetch")
     elif mirror is None:
-        print(f"{name} is in {path} already")
+        print_line(f"{name} is in {path} already")
     else:
-        print(f"{name} is in {path}, from {mirror}, verified")
+        print_line(f"{name} is in {path}, from {mirror}, verified")

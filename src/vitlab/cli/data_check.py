@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitlab.cli.options import Json
-from vitlab.cli.output import print_json, print_table
+from vitlab.cli.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from vitlab.data.check import Check
@@ -57,17 +57,18 @@ def check(
     else:
         _print(found)
         if contact_sheet is not None:
-            print(f"\ncontact sheet: {contact_sheet}")
+            print_line()
+            print_line(f"contact sheet: {contact_sheet}")
     if strict and found.serious:
         raise typer.Exit(1)
 
 
 def _print(found: "Check") -> None:
-    print(f"{found.folder}: {found.images:,} readable images in {len(found.counts):,} classes")
+    print_line(f"{found.folder}: {found.images:,} readable images in {len(found.counts):,} classes")
     if found.counts:
         _print_classes(found)
     if found.height is not None and found.width is not None:
-        print()
+        print_line()
         print_table(
             ("pixels", "least", "median", "most"),
             (
@@ -78,10 +79,12 @@ def _print(found: "Check") -> None:
     for heading, serious in HEADINGS.items():
         findings = [each for each in found.findings if each.serious is serious]
         if findings:
-            print(f"\n{heading}")
+            print_line()
+            print_line(f"{heading}")
             _print_findings(findings)
     if not found.serious:
-        print("\nNothing found that hurts training.")
+        print_line()
+        print_line("Nothing found that hurts training.")
 
 
 def _print_classes(found: "Check") -> None:
@@ -95,18 +98,18 @@ def _print_classes(found: "Check") -> None:
     ]
     totals = (sum(counts.get(split, 0) for counts in found.counts.values()) for split in splits)
     rows.append(("all", *(f"{total:,}" for total in totals)))
-    print()
+    print_line()
     print_table(("class", *(split or "images" for split in splits)), rows)
     if len(shown) < len(found.counts):
-        print(f"the {len(shown)} smallest of {len(found.counts):,} classes; --json has all")
+        print_line(f"the {len(shown)} smallest of {len(found.counts):,} classes; --json has all")
 
 
 def _print_findings(findings: "list[Finding]") -> None:
     width = max(len(f"{found.count:,}") for found in findings)
     for found in findings:
-        print(f"  {found.count:>{width},} {found.noun} {found.advice}")
+        print_line(f"  {found.count:>{width},} {found.noun} {found.advice}")
         for item in found.items[:EXAMPLES]:
             paths = " = ".join(item.paths[:3]) + (" = …" if len(item.paths) > 3 else "")
-            print(f"  {'':{width}}   {paths}{f' ({item.detail})' if item.detail else ''}")
+            print_line(f"  {'':{width}}   {paths}{f' ({item.detail})' if item.detail else ''}")
         if len(found.items) > EXAMPLES:
-            print(f"  {'':{width}}   … and {len(found.items) - EXAMPLES:,} more")
+            print_line(f"  {'':{width}}   … and {len(found.items) - EXAMPLES:,} more")

@@ -10,12 +10,11 @@ import typer
 from vitlab.cli.judged import headline
 from vitlab.cli.live import live_view
 from vitlab.cli.options import Json
-from vitlab.cli.output import print_json
+from vitlab.cli.output import EscapingConsole, print_json, print_line, print_text
 from vitlab.errors import Interrupted
+from vitlab.visible_text import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vitlab.tasks.demo import FirstLook, Shown
     from vitlab.tasks.job import Watcher
     from vitlab.tasks.job_result import Run
@@ -60,7 +59,7 @@ def _watched(out: Path, job: "Callable[[Watcher], Run]", *, json: bool) -> "Run"
         try:
             return job(watcher)
         except Interrupted as stop:
-            print(f"{stop}; continue: {resume_command(out)}", file=sys.stderr)
+            print_line(f"{stop}; continue: {resume_command(out)}", file=sys.stderr)
             raise typer.Exit(128 + stop.signal) from None
 
 
@@ -89,14 +88,16 @@ def _accuracy(evaluation: Any) -> float:
 
 
 def _print_look(look: "FirstLook") -> None:
-    print(
+    print_line(
         f"{look.model}, the model inside the package, on test images of CIFAR-10, which it never "
-        "learned from:\n"
+        "learned from:"
     )
+    print_line()
     _print_shown(look.shown)
-    print(
-        f"\non all test images of the sample: {headline(look.evaluation)}\n\n"
-        "Now it is fine-tuned, as on a folder of yours. The images inside the package are of\n"
+    print_line()
+    print_line(f"on all test images of the sample: {headline(look.evaluation)}")
+    print_text(
+        "\nNow it is fine-tuned, as on a folder of yours. The images inside the package are of\n"
         "CIFAR-10's training part, and it has learned from most of them before: expect no more\n"
         "accuracy from them, but see how it goes.\n"
     )
@@ -105,13 +106,14 @@ def _print_look(look: "FirstLook") -> None:
 def _print_run(look: "FirstLook", run: "Run") -> None:
     from vitlab.cli.train import cost_line
 
-    print(
-        f"\nbefore: {headline(look.evaluation)}\n"
-        f"after:  {headline(run.evaluation)}, the same images\n"
-        f"cost:   {cost_line(run)}\n"
-        f"report: {run.report.resolve()}  (open it in a browser)\n"
-        f"model:  {run.bundle}\n\n"
-        "next:   vitlab predict cifar10 YOUR.jpg\n"
+    print_line()
+    print_line(f"before: {headline(look.evaluation)}")
+    print_line(f"after:  {headline(run.evaluation)}, the same images")
+    print_line(f"cost:   {cost_line(run)}")
+    print_line(f"report: {run.report.resolve()}  (open it in a browser)")
+    print_line(f"model:  {run.bundle}")
+    print_text(
+        "\nnext:   vitlab predict cifar10 YOUR.jpg\n"
         "        vitlab finetune --from cifar10 --data YOUR_FOLDER --out runs/mine --minutes 5\n"
         "        vitlab info cifar10"
     )
@@ -119,17 +121,15 @@ def _print_run(look: "FirstLook", run: "Run") -> None:
 
 def _print_shown(shown: "tuple[Shown, ...]") -> None:
     """Pictures with opinions on a terminal, lines elsewhere."""
-    from rich.console import Console
-
-    console = Console()
+    console = EscapingConsole()
     if console.is_terminal:
         _print_pictures(console, shown)
         return
     for one in shown:
-        print(f"  {one.truth:<12} {_opinion(one)}")
+        print_line(f"  {one.truth:<12} {_opinion(one)}")
 
 
-def _print_pictures(console: "Console", shown: "tuple[Shown, ...]") -> None:
+def _print_pictures(console: EscapingConsole, shown: "tuple[Shown, ...]") -> None:
     """As many pictures side by side as the terminal has room for, with what the model says."""
     from rich.table import Table
     from rich.text import Text
@@ -144,8 +144,8 @@ def _print_pictures(console: "Console", shown: "tuple[Shown, ...]") -> None:
             *(
                 Text.assemble(
                     thumbnail(one.image, SIDE),
-                    ("\n" + _opinion(one)[:SIDE], "green" if _right(one) else "red"),
-                    ("\n" if _right(one) else f"\nis {one.truth}"[: SIDE + 1]),
+                    ("\n" + visible(_opinion(one))[:SIDE], "green" if _right(one) else "red"),
+                    ("\n" if _right(one) else f"\nis {visible(one.truth)}"[: SIDE + 1]),
                 )
                 for one in row
             )

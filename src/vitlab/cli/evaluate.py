@@ -11,7 +11,7 @@ import typer
 from vitlab.cli.judged import headline, lines, print_details
 from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import EngineOption, Json, MergeTokens
-from vitlab.cli.output import print_json, print_pairs
+from vitlab.cli.output import EscapingConsole, print_json, print_line, print_pairs
 from vitlab.files import check_parent
 
 if TYPE_CHECKING:
@@ -82,11 +82,12 @@ def evaluate(
         print_json(_facts(found))
         return
     print_pairs(_lines(found))
-    print()
+    print_line()
     print_details(found.evaluation)
     print_left_out(found.broken)
     if output is not None:
-        print(f"\nreport: {output}")
+        print_line()
+        print_line(f"report: {output}")
 
 
 def _command(found: "Evaluated", data: str, *, temperature: bool, engine: str) -> str:
@@ -101,10 +102,9 @@ def _command(found: "Evaluated", data: str, *, temperature: bool, engine: str) -
 @contextmanager
 def _progress() -> "Iterator[Watch | None]":
     """A bar on a terminal, nothing elsewhere."""
-    from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True)
+    console = EscapingConsole(stderr=True)
     if not console.is_terminal:
         yield None
         return

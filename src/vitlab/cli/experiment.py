@@ -10,7 +10,7 @@ import typer
 
 from vitlab.cli.live import live_view
 from vitlab.cli.options import Json
-from vitlab.cli.output import print_json, print_table
+from vitlab.cli.output import print_json, print_line, print_table
 from vitlab.cli.run_options import Download
 from vitlab.errors import ExperimentStopped
 from vitlab.experiments.table import TABLE
@@ -74,14 +74,14 @@ def experiment(
         again = exact_command(
             what, out, data=data, seeds=seeds, minutes=minutes, smoke=smoke, arms=wanted
         )
-        print(f"{stop}; continue: {again}", file=sys.stderr)
+        print_line(f"{stop}; continue: {again}", file=sys.stderr)
         raise typer.Exit(128 + stop.signal) from None
     if json:
         print_json(found.to_dict())
     else:
         _print(found)
     for name, reason in found.failures.items():
-        print(f"failed: {name}: {reason}", file=sys.stderr)
+        print_line(f"failed: {name}: {reason}", file=sys.stderr)
     if found.failures:
         raise typer.Exit(2)
 
@@ -104,7 +104,7 @@ def _print(found: "Findings") -> None:
     ]
     start = ("of its start",) if started else ()
     print_table(("arm", "accuracy", "deviation", "seeds", "compute", *start, "time"), rows)
-    print()
+    print_line()
     for sentence in found.conclusion:
-        print(sentence)
-    print(f"report: {found.report}")
+        print_line(sentence)
+    print_line(f"report: {found.report}")

@@ -7,7 +7,7 @@ import typer
 
 from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import Changes, ClassLabels, ImageSize, Json, loading
-from vitlab.cli.output import print_json, print_table
+from vitlab.cli.output import print_json, print_line, print_table, print_text
 from vitlab.cli.steps import steps as showing
 from vitlab.explain.limits import SHOWN, STEPS, TESTED
 
@@ -161,14 +161,14 @@ def _explain(
 def _print(found: "Explained") -> None:
     from vitlab.explain.explanation import caption
 
-    print(caption(found.explanations))
+    print_line(caption(found.explanations))
     rows = ((str(one.path), one.target or "-", *_likeliest(one)) for one in found.explanations)
     print_table(("image", "map of", "model says", ""), rows)
     if found.total > len(found.explanations) + len(found.broken):
         shown = len(found.explanations)
-        print(f"{shown} of {found.total:,} images, drawn by chance (--images N draws more)")
+        print_line(f"{shown} of {found.total:,} images, drawn by chance (--images N draws more)")
     print_left_out(found.broken)
-    print(f"figure: {found.output}")
+    print_line(f"figure: {found.output}")
 
 
 def _likeliest(one: "Explanation") -> tuple[str, str]:
@@ -194,11 +194,12 @@ def _test(model: str, images: list[str], output: Path | None, json: bool, **opti
         return
     _print_test(found)
     if output is not None:
-        print(f"\nfigure: {output}")
+        print_line()
+        print_line(f"figure: {output}")
 
 
 def _print_test(found: "Faithfulness") -> None:
-    print(
+    print_text(
         f"{found.images:,} images, {found.steps} steps, removed patches: {found.removed}. "
         f"Area under the probability of the predicted class, with its 95% interval;\n"
         f"better: how much less (deletion) or more (insertion) than in random order, same images."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitlab.cli.options import Changes, ImageSize, Json, MergeTokens, loading
-from vitlab.cli.output import human, print_json, print_pairs, print_table
+from vitlab.cli.output import human, print_json, print_line, print_pairs, print_table
 from vitlab.config import to_dict
 from vitlab.errors import ConfigError, Disagrees
 
@@ -105,7 +105,7 @@ def export(
             **settings,
         )
     except Disagrees as error:
-        print("error:", error, file=sys.stderr)
+        print_line("error:", error, file=sys.stderr)
         raise typer.Exit(1) from None
     judged = None
     if data is not None and first is not None:
@@ -115,7 +115,7 @@ def export(
         return
     print_pairs(_lines(found))
     if judged is not None:
-        print()
+        print_line()
         _print_accuracy(judged)
 
 

@@ -8,7 +8,7 @@ import typer
 from vitlab.cli.features import BatchSize, Download, Layer, Workers
 from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import ImageSize, Json
-from vitlab.cli.output import print_json, print_table
+from vitlab.cli.output import print_json, print_line, print_table
 from vitlab.cli.steps import steps
 
 if TYPE_CHECKING:
@@ -78,11 +78,12 @@ def fewshot(
         return
     _print(found)
     if plot is not None:
-        print(f"\nplot: {plot}")
+        print_line()
+        print_line(f"plot: {plot}")
 
 
 def _print(found: "FewShot") -> None:
-    print(
+    print_line(
         f"{found.data}: {found.test_images:,} test images of {found.classes} classes, "
         f"mean of {found.draws} draw{'s' * (found.draws > 1)}"
         + (" with its 95% interval" if found.draws > 1 else "")

@@ -9,7 +9,7 @@ import typer
 from vitlab.cli.features import Download
 from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import Json
-from vitlab.cli.output import print_json, print_pairs
+from vitlab.cli.output import print_json, print_line, print_pairs
 from vitlab.cli.steps import steps
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def figures(
             watch=watch,
         )
     for reason in found.lacking.values():
-        print(f"left out: {reason}", file=sys.stderr)
+        print_line(f"left out: {reason}", file=sys.stderr)
     print_left_out(found.broken)
     if json:
         print_json(_facts(found))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitlab.cli.options import Changes, Json, loading
-from vitlab.cli.output import print_json
+from vitlab.cli.output import EscapingConsole, print_json, print_line, print_text, visible_cell
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,39 +53,36 @@ def info(
     elif not markdown:
         _show(card)
     elif file is None:
-        print(as_markdown(card), end="")
+        print_text(as_markdown(card), end="")
     else:
         write_markdown(card, file)
-        print(f"model card: {file}")
+        print_line(f"model card: {file}")
 
 
 def _show(card: "Card") -> None:
     """Sections with aligned rows; a terminal wraps the values, a pipe gets them whole."""
-    from rich.console import Console
-    from rich.text import Text
-
     from vitlab.tasks.card import sections
 
-    console = Console()
+    console = EscapingConsole()
     told = sections(card)
     width = max(len(name) for section in told for name, _ in section.rows)
-    console.print(Text(card.title, style="bold"), soft_wrap=True)
+    console.print(visible_cell(card.title, "bold"), soft_wrap=True)
     for section in told:
-        console.print(Text(f"\n{section.title}", style="bold cyan"), soft_wrap=True)
+        print_line()
+        console.print(visible_cell(section.title, "bold cyan"), soft_wrap=True)
         if console.is_terminal:
             console.print(_grid(section.rows, width))
             continue
         for name, value in section.rows:
-            print(f"  {name:<{width}}  {value}")
+            print_line(f"  {name:<{width}}  {value}")
 
 
 def _grid(rows: Iterable[tuple[str, str]], width: int) -> "Table":
     from rich.table import Table
-    from rich.text import Text
 
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, min_width=width + 2)
     grid.add_column(overflow="fold")
     for name, value in rows:
-        grid.add_row(Text(f"  {name}", style="dim"), Text(value))
+        grid.add_row(visible_cell(f"  {name}", "dim"), visible_cell(value))
     return grid

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from vitlab.cli.output import print_table
+from vitlab.cli.output import print_line, print_table
 
 SHOWN = 20
 """Classes that the table has room for; of more, the weakest are shown."""
@@ -145,7 +145,7 @@ def _print_weakest(
     rows = ((item.label, *map(_share, parts(item)), str(item.support)) for item in shown)
     print_table(columns, rows)
     if len(shown) < len(present):
-        print(f"the {len(shown)} weakest of {len(present):,} {what}; --json has all")
+        print_line(f"the {len(shown)} weakest of {len(present):,} {what}; --json has all")
 
 
 HEADLINES = {

@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Mapping
 
+from vitlab.cli.output import print_line
+
 SHOWN = 20
 """Images that are named; --json has all."""
 
@@ -10,6 +12,6 @@ SHOWN = 20
 def print_left_out(broken: Mapping[str, str]) -> None:
     """A line for each, with the reason."""
     for path, reason in list(broken.items())[:SHOWN]:
-        print(f"left out: {path}: {reason}", file=sys.stderr)
+        print_line(f"left out: {path}: {reason}", file=sys.stderr)
     if len(broken) > SHOWN:
-        print(f"left out: {len(broken) - SHOWN:,} more; --json has all", file=sys.stderr)
+        print_line(f"left out: {len(broken) - SHOWN:,} more; --json has all", file=sys.stderr)

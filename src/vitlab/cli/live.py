@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from vitlab.cli.output import EscapingConsole, visible_cell
 
 if TYPE_CHECKING:
     from vitlab.tasks.run_folder import Plan
@@ -26,7 +27,7 @@ PLAIN_EVERY = 10.0
 class LiveView:
     """Loss, accuracy, speed and rate of the run, and when it will end."""
 
-    def __init__(self, console: Console, bar: Progress | None) -> None:
+    def __init__(self, console: EscapingConsole, bar: Progress | None) -> None:
         self._console = console
         self._bar = bar
         self._task: TaskID | None = None
@@ -113,7 +114,7 @@ class LiveView:
 
     def _say(self, text: str) -> None:
         self._shown = time.monotonic()
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(visible_cell(text), soft_wrap=True)
 
 
 def _work_of(plan: "Plan") -> Callable[[float], float]:
@@ -135,15 +136,15 @@ def _minutes(seconds: float) -> str:
 @contextmanager
 def live_view(stream: IO[str]) -> Iterator[LiveView]:
     """Somebody to tell how a run goes, as long as it goes."""
-    console = Console(file=stream)
+    console = EscapingConsole(file=stream)
     if not console.is_terminal:
         yield LiveView(console, None)
         return
     columns = (
         BarColumn(),
-        TextColumn("{task.fields[count]}"),
+        TextColumn("{task.fields[count]}", markup=False),
         TimeRemainingColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
     )
     with Progress(*columns, console=console) as bar:
         yield LiveView(console, bar)

@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
 import typer
@@ -25,11 +25,14 @@ from vitlab.cli.figures import figures
 from vitlab.cli.finetune import finetune
 from vitlab.cli.info import info
 from vitlab.cli.models import models
+from vitlab.cli.output import escape_messages, print_line, print_text
 from vitlab.cli.predict import predict
 from vitlab.cli.pretrain import pretrain
 from vitlab.cli.pull import pull
 from vitlab.cli.push import push
+from vitlab.cli.shortage import shortage_in
 from vitlab.cli.similar import similar
+from vitlab.cli.streams import open_closed_streams, silence_stdout, stdout_error
 from vitlab.cli.summary import summary
 from vitlab.cli.train import train
 from vitlab.cli.walkthrough import walkthrough
@@ -51,7 +54,7 @@ app.add_typer(weights, name="weights")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"vitlab {__version__}")
+        print_line(f"vitlab {__version__}")
         raise typer.Exit
 
 
@@ -65,13 +68,20 @@ def vitlab(
 ) -> None:
     """The Vision Transformer, whole: models, anybody's weights, predictions."""
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        print_text(context.get_help())
 
 
 def main() -> None:
     """Entry point of the console script."""
+    printable = sys.stdout is not None
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may know less
+    escape_messages()
+    if not printable:
+        sys.exit(
+            _fail("standard output is closed; valid: a terminal, a pipe, a file, /dev/null", 2)
+        )
     sys.exit(run(sys.argv[1:]))
 
 
@@ -84,10 +94,8 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        _silence_stdout()
+        silence_stdout()
         return 1
-    except VitlabError as error:
-        return _fail(str(error), 2)
     except Exception as error:
         return _judge(error)
     return code if isinstance(code, int) else 0
@@ -114,21 +122,26 @@ def _warnings() -> Iterator[None]:
 
 
 def _judge(error: Exception) -> int:
+    """Print an error on one line and return the exit code."""
+    unprintable = stdout_error()
+    if unprintable is not None:
+        silence_stdout()
+    if (shortage := shortage_in(error, unprintable)) is not None:
+        return _fail(shortage, 2)
+    if isinstance(error, VitlabError):
+        return _fail(str(error), 2)
     if hasattr(error, "format_message"):  # Typer's own: a wrong option, argument or command
         return _fail(error.format_message(), 2)
     if isinstance(error, OSError) and error.filename is not None:
         return _fail(f"{error.filename}: {error.strerror}", 2)
     if os.environ.get("VITLAB_DEBUG") == "1":
-        traceback.print_exc()
+        print_text(traceback.format_exc(), end="", file=sys.stderr)
+    told = " ".join(str(error).split())  # other libraries write paragraphs
     name = type(error).__name__
-    return _fail(f"{name}: {error} (not your mistake: VITLAB_DEBUG=1 shows where; report that)", 1)
+    return _fail(f"{name}: {told} (not your mistake: VITLAB_DEBUG=1 shows where; report that)", 1)
 
 
 def _fail(message: str, code: int) -> int:
-    print("error:", " ".join(message.split()), file=sys.stderr)
+    with suppress(OSError):  # standard error may be closed, full or a broken pipe
+        print_line("error:", message.strip(), file=sys.stderr)
     return code
-
-
-def _silence_stdout() -> None:
-    """Nobody reads what is still buffered; let the interpreter write it nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

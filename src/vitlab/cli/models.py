@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from vitlab.cli.options import Json
-from vitlab.cli.output import human, print_json, print_table
+from vitlab.cli.output import human, print_json, print_line, print_table
 from vitlab.errors import UnknownName
 
 Pattern = Annotated[
@@ -52,7 +52,8 @@ def models(pattern: Pattern = "", json: Json = False) -> None:
     inside = [name for name in bundled_models() if name.partition(".")[0] in costs]
     if inside:
         told = ", ".join(f"{short_name(name)} ({name})" for name in inside)
-        print(f"\ntrained, inside the package: {told}; others: vitlab weights list")
+        print_line()
+        print_line(f"trained, inside the package: {told}; others: vitlab weights list")
 
 
 def matching(pattern: str, names: Iterable[str], *, kind: str = "model") -> list[str]:

@@ -1,16 +1,42 @@
-"""What commands print: numbers in human units, tables that survive a pipe, JSON."""
+"""Printing for all commands: lines, tables and JSON. Nothing else in `cli` writes to a stream.
+
+Names of files and classes, metadata and error messages come from files and downloads. They are
+escaped here (`visible`), so that they cannot control the terminal or fake a line.
+"""
 
 import json
+import logging
+import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import IO, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from vitlab.visible_text import visible
+
 WIDE = 10_000
 """Columns of every terminal: nothing in a table is wrapped or cut."""
+
+
+class EscapingConsole(Console):
+    """Rich console without markup that escapes the characters of every text."""
+
+    def __init__(self, file: IO[str] | None = None, **options: Any) -> None:
+        super().__init__(file=file, markup=False, emoji=False, highlight=False, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Segments with escaped text; colours and cursor movements of Rich itself stay."""
+        for segment in super().render(renderable, options):
+            safe = visible(segment.text, keep="\n")
+            yield (
+                segment if segment.control or safe == segment.text else segment._replace(text=safe)
+            )
 
 
 def human(number: float) -> str:
@@ -22,24 +48,59 @@ def human(number: float) -> str:
     return f"{number:.3g} P"
 
 
+def print_line(
+    *values: object, sep: str = " ", file: IO[str] | None = None, flush: bool = False
+) -> None:
+    r"""Print one line; a line break inside a value is shown as `\n`."""
+    print(*(visible(str(value)) for value in values), sep=sep, file=file, flush=flush)
+
+
+def print_text(text: str, *, end: str = "\n", file: IO[str] | None = None) -> None:
+    """Print lines of our own, such as a help text; line breaks stay."""
+    print(visible(text, keep="\n"), end=end, file=file)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print text columns; every column but the first is right-aligned."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if i else "left", no_wrap=True)
+        table.add_column(visible_cell(column), justify="right" if i else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*map(Text, row))
-    Console(width=WIDE).print(table, soft_wrap=True)
+        table.add_row(*map(visible_cell, row))
+    EscapingConsole(width=WIDE).print(table, soft_wrap=True)
+
+
+def visible_cell(text: str, style: str = "") -> Text:
+    """Text on one line for a table of Rich."""
+    return Text(visible(text), style)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     """Print `key  value` lines, keys aligned."""
-    shown = list(pairs)
+    shown = [(visible(key), value) for key, value in pairs]
     width = max(len(key) for key, _ in shown)
     for key, value in shown:
-        print(f"{key:<{width}}  {value}")
+        print_line(f"{key:<{width}}  {value}")
 
 
 def print_json(data: Any) -> None:
     """Print exact values for another program."""
     print(json.dumps(data, indent=2))
+
+
+def escape_messages() -> None:
+    """Escape log messages and warnings of all libraries from now on."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_EscapingFormatter())
+    usual = warnings.formatwarning
+
+    def escaped(message: Any, *rest: Any, **options: Any) -> str:
+        return visible(usual(visible(str(message)), *rest, **options), keep="\n")
+
+    warnings.formatwarning = escaped
+
+
+class _EscapingFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, or a message with its traceback."""
+        return visible(super().format(record), keep="\n" if record.exc_info else "")

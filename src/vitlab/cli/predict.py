@@ -17,7 +17,7 @@ from vitlab.cli.options import (
     MergeTokens,
     loading,
 )
-from vitlab.cli.output import print_json, print_table
+from vitlab.cli.output import EscapingConsole, print_json, print_line, print_table, print_text
 from vitlab.config import to_dict
 from vitlab.kinds import THRESHOLD
 
@@ -129,11 +129,11 @@ class _Printer:
         """One more."""
         self._count += 1
         if prediction.error is not None:
-            print(f"error: {prediction.path}: {prediction.error}", file=sys.stderr)
+            print_line(f"error: {prediction.path}: {prediction.error}", file=sys.stderr)
         if self._quiet:
             return
         if self._json:
-            print("[" if self._count == 1 else ",", _indented(prediction), sep="\n", end="")
+            print_text(f"{'[' if self._count == 1 else ','}\n{_indented(prediction)}", end="")
         elif self._count == 1:
             self._first = prediction
         else:
@@ -143,13 +143,13 @@ class _Printer:
     def end(self, found: "Predicted", output: Path | None, sheet: Path | None) -> None:
         """That was all of them."""
         if self._json:
-            print_json(_facts(found, output, sheet)) if self._quiet else print("\n]")
+            print_json(_facts(found, output, sheet)) if self._quiet else print_text("\n]")
             return
         if self._count == 1 and not self._quiet:
             self._only()
         written = [str(path) for path in (output, sheet) if path is not None]
         if written:
-            print(f"{', '.join(written)}: {_summary(found)}")
+            print_line(f"{', '.join(written)}: {_summary(found)}")
 
     def _only(self) -> None:
         prediction, self._first = self._first, None
@@ -179,7 +179,7 @@ class _Printer:
     def _line(self, prediction: "Prediction") -> None:
         if prediction.error is None:
             count = self._top or (None if prediction.several else 1)
-            print(prediction.path, *prediction.answers[:count], sep="\t", flush=True)
+            print_line(prediction.path, *prediction.answers[:count], sep="\t", flush=True)
 
 
 def _indented(prediction: "Prediction") -> str:
@@ -210,7 +210,6 @@ def _progress(*, shown: bool) -> "Iterator[Watch | None]":
     if not shown:
         yield None
         return
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -219,7 +218,7 @@ def _progress(*, shown: bool) -> "Iterator[Watch | None]":
         TimeRemainingColumn,
     )
 
-    console = Console(stderr=True)
+    console = EscapingConsole(stderr=True)
     if not console.is_terminal:
         yield None
         return

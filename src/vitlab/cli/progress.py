@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -14,7 +13,9 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.progress import Progress as Bars
-from rich.text import Text
+
+from vitlab.cli.output import EscapingConsole, print_line, visible_cell
+from vitlab.visible_text import visible
 
 STEP = 10
 """Percent between two plain lines."""
@@ -29,12 +30,12 @@ class TerminalProgress:
 
     def note(self, line: str) -> None:
         """A line above the bars."""
-        self._bars.console.print(Text(line))
+        self._bars.console.print(visible_cell(line))
 
     def advance(self, what: str, done: int, total: int) -> None:
         """Move the bar of one file."""
         if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=total)
+            self._tasks[what] = self._bars.add_task(visible(what), total=total)
         self._bars.update(self._tasks[what], completed=done)
 
 
@@ -47,7 +48,7 @@ class PlainProgress:
 
     def note(self, line: str) -> None:
         """One line."""
-        print(line, file=self._stream, flush=True)
+        print_line(line, file=self._stream, flush=True)
 
     def advance(self, what: str, done: int, total: int) -> None:
         """A line when the next tenth is reached."""
@@ -60,12 +61,12 @@ class PlainProgress:
 @contextmanager
 def showing(stream: IO[str]) -> Iterator[TerminalProgress | PlainProgress]:
     """Somebody to tell how a download goes, as long as it goes."""
-    console = Console(file=stream)
+    console = EscapingConsole(file=stream)
     if not console.is_terminal:
         yield PlainProgress(stream)
         return
     with Bars(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from vitlab.cli.options import Json
-from vitlab.cli.output import print_json
+from vitlab.cli.output import print_json, print_line
 from vitlab.config import to_dict
 
 
@@ -25,4 +25,6 @@ def push(
     if json:
         print_json(to_dict(done))
     else:
-        print(f"{done.url} ({'public' if done.public else 'private'}): {', '.join(done.files)}")
+        print_line(
+            f"{done.url} ({'public' if done.public else 'private'}): {', '.join(done.files)}"
+        )

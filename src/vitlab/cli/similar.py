@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from vitlab.cli.options import ImageSize, Json
-from vitlab.cli.output import print_json, print_table
+from vitlab.cli.output import print_json, print_line, print_table
 from vitlab.cli.steps import steps
 from vitlab.config import to_dict
 
@@ -50,4 +50,5 @@ def similar(
         ((m.path, m.label or "-", f"{m.similarity:.4f}") for m in found.matches),
     )
     if contact_sheet is not None:
-        print(f"\ncontact sheet: {contact_sheet}")
+        print_line()
+        print_line(f"contact sheet: {contact_sheet}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitlab.cli.options import Changes, ImageSize, Json, loading, parse_changes
-from vitlab.cli.output import print_json
+from vitlab.cli.output import print_json, print_text
 from vitlab.config import override
 from vitlab.errors import UnknownName
 
@@ -34,7 +34,7 @@ def summary(
     if json:
         print_json(found.to_dict())
     else:
-        print(found)
+        print_text(str(found))
 
 
 def _build(model: str, image_size: Any, changes: list[str] | None) -> "nn.Module":

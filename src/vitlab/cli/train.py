@@ -11,7 +11,7 @@ import typer
 from vitlab.cli.judged import headline, pretraining_headline
 from vitlab.cli.live import live_view
 from vitlab.cli.options import Json, parse_changes
-from vitlab.cli.output import print_json
+from vitlab.cli.output import print_json, print_line
 from vitlab.cli.run_options import (
     Balance,
     BatchSize,
@@ -95,7 +95,7 @@ def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
         try:
             run = job(watcher)
         except Interrupted as stop:
-            print(f"{stop}; continue: {resume_command(out)}", file=sys.stderr)
+            print_line(f"{stop}; continue: {resume_command(out)}", file=sys.stderr)
             raise typer.Exit(128 + stop.signal) from None
     if json:
         files = {"bundle": str(run.bundle), "report": str(run.report)}
@@ -103,10 +103,11 @@ def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
         print_json({**files, **run.metrics, **run.compute.to_dict(), "counts": counts})
     else:
         for line in _first_lines(run):
-            print(line)
-        print(f"cost:   {cost_line(run)}")
-        print(f"model:  {run.bundle}\nreport: {run.report}")
-        print(f"next:   {_next(run, out)}")
+            print_line(line)
+        print_line(f"cost:   {cost_line(run)}")
+        print_line(f"model:  {run.bundle}")
+        print_line(f"report: {run.report}")
+        print_line(f"next:   {_next(run, out)}")
 
 
 def _first_lines(run: "Run") -> Iterator[str]:

@@ -7,7 +7,7 @@ import typer
 
 from vitlab.cli.models import matching
 from vitlab.cli.options import Json
-from vitlab.cli.output import human, print_json, print_table
+from vitlab.cli.output import human, print_json, print_line, print_table, print_text
 from vitlab.errors import WeightsError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ weights = typer.Typer()
 def describe(context: typer.Context) -> None:
     """List trained weights by name, and fetch published ones."""
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        print_text(context.get_help())
 
 
 @weights.command("list")
@@ -127,10 +127,10 @@ def fetch(
             }
         )
     elif fetched.new:
-        print(f"{name} is in {fetched.path} ({human(size)}B, {wanted.licence})")
-        print(_verified(wanted, fetched.sha256))
+        print_line(f"{name} is in {fetched.path} ({human(size)}B, {wanted.licence})")
+        print_line(_verified(wanted, fetched.sha256))
     else:
-        print(f"{name} is in {fetched.path} already")
+        print_line(f"{name} is in {fetched.path} already")
 
 
 def _verified(checkpoint: "Checkpoint", digest: str) -> str:

@@ -1,0 +1,37 @@
+"""Standard streams that are closed, full, or that nobody reads."""
+
+import os
+import sys
+from contextlib import suppress
+
+
+def open_closed_streams() -> None:
+    """Open the null device in place of closed standard streams.
+
+    Otherwise the next file that is opened gets the number of a standard stream, and everything
+    that is printed goes into it.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            stream = open(number, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
+def stdout_error() -> OSError | None:
+    """Why the rest of the output cannot be written to standard output; None: it can."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return error
+    return None
+
+
+def silence_stdout() -> None:
+    """Send what is still buffered to the null device, so that the interpreter ends quietly."""
+    with suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
