@@ -25,14 +25,14 @@ from vitlab.cli.figures import figures
 from vitlab.cli.finetune import finetune
 from vitlab.cli.info import info
 from vitlab.cli.models import models
-from vitlab.cli.output import escape_messages, print_line, print_text
+from vitlab.cli.output import escape_messages, flush_output, print_line, print_text
 from vitlab.cli.predict import predict
 from vitlab.cli.pretrain import pretrain
 from vitlab.cli.pull import pull
 from vitlab.cli.push import push
 from vitlab.cli.shortage import shortage_in
 from vitlab.cli.similar import similar
-from vitlab.cli.streams import open_closed_streams, silence_stdout, stdout_error
+from vitlab.cli.streams import open_closed_streams, silence_stdout
 from vitlab.cli.summary import summary
 from vitlab.cli.train import train
 from vitlab.cli.walkthrough import walkthrough
@@ -90,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         with _warnings():
             code = app(args=list(arguments), prog_name="vitlab", standalone_mode=False)
-        sys.stdout.flush()
+        flush_output()
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:
@@ -123,10 +123,11 @@ def _warnings() -> Iterator[None]:
 
 def _judge(error: Exception) -> int:
     """Print an error on one line and return the exit code."""
-    unprintable = stdout_error()
-    if unprintable is not None:
+    try:
+        flush_output()
+    except OSError:
         silence_stdout()
-    if (shortage := shortage_in(error, unprintable)) is not None:
+    if (shortage := shortage_in(error)) is not None:
         return _fail(shortage, 2)
     if isinstance(error, VitlabError):
         return _fail(str(error), 2)

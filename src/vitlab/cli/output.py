@@ -6,8 +6,10 @@ escaped here (`visible`), so that they cannot control the terminal or fake a lin
 
 import json
 import logging
+import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO, Any
 
 from rich.box import SIMPLE_HEAD
@@ -27,6 +29,11 @@ class EscapingConsole(Console):
 
     def __init__(self, file: IO[str] | None = None, **options: Any) -> None:
         super().__init__(file=file, markup=False, emoji=False, highlight=False, **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, and name the stream that fails."""
+        with _naming(self.file):
+            super().print(*objects, **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -52,12 +59,14 @@ def print_line(
     *values: object, sep: str = " ", file: IO[str] | None = None, flush: bool = False
 ) -> None:
     r"""Print one line; a line break inside a value is shown as `\n`."""
-    print(*(visible(str(value)) for value in values), sep=sep, file=file, flush=flush)
+    with _naming(file):
+        print(*(visible(str(value)) for value in values), sep=sep, file=file, flush=flush)
 
 
 def print_text(text: str, *, end: str = "\n", file: IO[str] | None = None) -> None:
     """Print lines of our own, such as a help text; line breaks stay."""
-    print(visible(text, keep="\n"), end=end, file=file)
+    with _naming(file):
+        print(visible(text, keep="\n"), end=end, file=file)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -85,13 +94,29 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
 
 def print_json(data: Any) -> None:
     """Print exact values for another program."""
-    print(json.dumps(data, indent=2))
+    print_text(json.dumps(data, indent=2))
+
+
+def flush_output() -> None:
+    """Write what standard output still holds back."""
+    with _naming(None):
+        sys.stdout.flush()
+
+
+@contextmanager
+def _naming(stream: IO[str] | None) -> Iterator[None]:
+    """Give the error of a full or closed stream the name of the stream."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = "standard error" if stream is sys.stderr else "standard output"
+        raise
 
 
 def escape_messages() -> None:
     """Escape log messages and warnings of all libraries from now on."""
     if logging.lastResort is not None:
-        logging.lastResort.setFormatter(_EscapingFormatter())
+        logging.lastResort.setFormatter(EscapingFormatter())
     usual = warnings.formatwarning
 
     def escaped(message: Any, *rest: Any, **options: Any) -> str:
@@ -100,7 +125,7 @@ def escape_messages() -> None:
     warnings.formatwarning = escaped
 
 
-class _EscapingFormatter(logging.Formatter):
+class EscapingFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line, or a message with its traceback."""
         return visible(super().format(record), keep="\n" if record.exc_info else "")

@@ -1,7 +1,14 @@
-"""Errors that the machine causes: a full disk, too few file descriptors, a broken output."""
+"""Errors that the machine causes: a full disk, too few file descriptors or processes."""
 
 import errno
 import os
+from types import ModuleType
+
+resource: ModuleType | None
+try:  # now, since an import later needs a file descriptor itself
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 TOO_MANY_FILES = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -9,23 +16,15 @@ NO_MORE = (errno.EAGAIN, errno.ENOMEM)
 """No further process, or no memory for it."""
 
 
-def shortage_in(error: BaseException, unprintable: OSError | None) -> str | None:
-    """Describe the shortage behind an error, and the remedy; None for any other error.
-
-    `unprintable` is the error of standard output, if there is one.
-    """
+def shortage_in(error: Exception) -> str | None:
+    """Describe the shortage behind an error, and the remedy; None for any other error."""
     if any(words in str(error) for words in TOO_MANY_FILES):
         return f"too many open files: {_limit()}raise it, or use fewer workers"
-    if not isinstance(error, OSError) or error.filename is not None:
-        return None
-    if unprintable is not None and unprintable.errno == error.errno:
-        return f"standard output: {error.strerror}"
-    return error.strerror if error.errno in (*NO_ROOM, *NO_MORE) else None
+    nameless = isinstance(error, OSError) and error.filename is None
+    return error.strerror if nameless and error.errno in (*NO_ROOM, *NO_MORE) else None
 
 
 def _limit() -> str:
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
+    if resource is None:
         return "the system allows no more; "
     return f"the limit is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,} (ulimit -n); "

@@ -20,15 +20,6 @@ def open_closed_streams() -> None:
             setattr(sys, name, stream)
 
 
-def stdout_error() -> OSError | None:
-    """Why the rest of the output cannot be written to standard output; None: it can."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        return error
-    return None
-
-
 def silence_stdout() -> None:
     """Send what is still buffered to the null device, so that the interpreter ends quietly."""
     with suppress(OSError):

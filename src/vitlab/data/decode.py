@@ -3,6 +3,7 @@
 Imports torch only to crop at random: processes that read whole images start without it.
 """
 
+import errno
 import math
 import os
 import stat
@@ -159,7 +160,12 @@ def plain(image: JpegImageFile) -> bool:
 
 
 def reason_of(error: Exception, name: str = "image") -> str:
-    """One line about what is wrong with a file, without the name that it was read by."""
+    """One line about what is wrong with a file, without the name that it was read by.
+
+    Too many open files are no fault of this one: that error is raised again.
+    """
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        raise error
     if isinstance(error, UnidentifiedImageError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:

@@ -8,6 +8,7 @@ import tempfile
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ class DecoderProcess:
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+        self._errors: IO[bytes] | None = None
         self._popen: subprocess.Popen[bytes] | None = None
 
     def decode(self, tasks: Sequence[Task], pixels: NDArray[np.uint8]) -> Reasons:
@@ -71,7 +72,8 @@ class DecoderProcess:
     def close(self) -> None:
         """End the process for good."""
         self.stop()
-        self._errors.close()
+        if self._errors is not None:
+            self._errors.close()
 
     def _ask(self, tasks: Sequence[Task]) -> None:
         if self._popen is None:
@@ -80,6 +82,8 @@ class DecoderProcess:
 
     def _start(self) -> None:
         """A process that has said that it is ready; one that fails to is no file's fault."""
+        if self._errors is None:
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         for _ in range(PATIENCE):
             self._popen = subprocess.Popen(
                 command(),
