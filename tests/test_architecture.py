@@ -41,10 +41,10 @@ ROWS = (
     ("preprocessing", "distributed", "runtime", "download"),
     ("bands", "contest"),
     (
-        *("config", "registry", "files", "image_file", "home", "checksum", "lock", "imagenet"),
+        *("config", "registry", "files", "image_file", "home", "checksum", "imagenet"),
         *("kinds", "memory", "drawn_text", "visible_text"),
     ),
-    ("control_groups",),
+    ("control_groups", "lock"),
     ("errors",),
 )
 ROW_OF = {part: number for number, row in enumerate(ROWS) for part in row}

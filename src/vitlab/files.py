@@ -2,34 +2,105 @@
 
 import json
 import os
+import re
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from vitlab.errors import FileError
+from vitlab.lock import try_lock
+
+TEMPORARY = ".tmp"
+"""Ending of the hidden files and folders in which results are written."""
+
+LOCKS = os.name != "nt"
+"""Whether a file can be moved while it is locked; Windows cannot, so nothing is removed there."""
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` when it is complete, and never otherwise."""
+    with _temporary(path, tempfile.mkstemp) as name:
+        try:
+            with open(name, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, path)
+        except OSError as error:
+            raise FileError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+@contextmanager
+def staged_folder(path: Path) -> Iterator[Path]:
+    """A hidden folder beside `path`; unless it is moved, it is removed at the end."""
+    with _temporary(path, _make_folder) as name:
+        yield Path(name)
+
+
+@contextmanager
+def _temporary(path: Path, make: Callable[..., tuple[int, str]]) -> Iterator[str]:
+    """A new file or folder beside `path`, locked as long as its process works on it.
+
+    The system unlocks it when the process ends, however that happens. Whoever writes `path` next
+    removes it.
+    """
+    folder, prefix = path.absolute().parent, f".{path.name}."
     try:
-        handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+        _remove_abandoned(folder, prefix)
+        handle, name = make(dir=folder, prefix=prefix, suffix=TEMPORARY)
+        while not _claimed(handle, name):
+            os.close(handle)
+            handle, name = make(dir=folder, prefix=prefix, suffix=TEMPORARY)
     except OSError as error:
         raise FileError(f"{path}: cannot be written ({error.strerror})") from error
     try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException as error:
+        if not LOCKS:
+            os.close(handle)
+        yield name
+    finally:
+        _remove(name)
+        if LOCKS:
+            os.close(handle)
+
+
+def _make_folder(**options: Any) -> tuple[int, str]:
+    name = tempfile.mkdtemp(**options)
+    return os.open(name if LOCKS else os.devnull, os.O_RDONLY), name
+
+
+def _claimed(handle: int, name: str) -> bool:
+    """Lock something new; False: another process took it for abandoned before."""
+    with suppress(OSError):  # without locks, nothing is ever found abandoned
+        if LOCKS and not try_lock(handle):
+            return False
+    return os.path.exists(name)
+
+
+def _remove_abandoned(folder: Path, prefix: str) -> None:
+    """Remove what killed processes left."""
+    if not LOCKS:
+        return
+    pattern = re.compile(rf"{re.escape(prefix)}[a-z0-9_]{{8}}{re.escape(TEMPORARY)}")
+    for name in filter(pattern.fullmatch, os.listdir(folder)):
+        with suppress(OSError):
+            handle = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                if try_lock(handle):
+                    _remove(str(folder / name))
+            finally:
+                os.close(handle)
+
+
+def _remove(name: str) -> None:
+    if os.path.isdir(name):
+        shutil.rmtree(name, ignore_errors=True)
+    else:
         Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise FileError(f"{path}: cannot be written ({error.strerror})") from error
-        raise
 
 
 def write_json(path: Path, content: Any) -> None:

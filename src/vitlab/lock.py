@@ -1,11 +1,11 @@
 """A lock between processes: a file that the system unlocks however its holder ends."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 POLL_SECONDS = 0.2
 
@@ -14,9 +14,9 @@ POLL_SECONDS = 0.2
 def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold the lock file alone; `waiting` is called once when somebody else holds it."""
     with path.open("a+b") as file:
-        if not _try_lock(file):
+        if not try_lock(file.fileno()):
             waiting()
-            while not _try_lock(file):
+            while not try_lock(file.fileno()):
                 time.sleep(POLL_SECONDS)
         yield
 
@@ -24,10 +24,11 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
 if sys.platform == "win32":
     import msvcrt
 
-    def _try_lock(file: IO[bytes]) -> bool:
-        file.seek(0)
+    def try_lock(handle: int) -> bool:
+        """Lock an open file until it is closed; False: another process holds it."""
+        os.lseek(handle, 0, os.SEEK_SET)
         try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         except OSError:
             return False
         return True
@@ -35,9 +36,10 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _try_lock(file: IO[bytes]) -> bool:
+    def try_lock(handle: int) -> bool:
+        """Lock an open file until it is closed; False: another process holds it."""
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True

@@ -1,8 +1,6 @@
 """`vitlab export`: a model as a file for other runtimes, written only if both agree."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from vitlab.export.program import trace
 from vitlab.export.quantize import Pixels, write_int8
 from vitlab.export.torch_export import run_program, write_program
 from vitlab.export.verify import BATCHES, Comparison, Run, compare
-from vitlab.files import check_parent, sync
+from vitlab.files import check_parent, staged_folder, sync
 from vitlab.inference.pictures import read_picture
 from vitlab.inference.runtimes import run_onnx
 from vitlab.models.config import Size
@@ -219,16 +217,11 @@ def _check_needs(format: str) -> None:
 @contextmanager
 def _staged(path: Path) -> Iterator[Path]:
     """A folder beside the output, gone afterwards with all that is still in it."""
-    try:
-        folder = Path(tempfile.mkdtemp(dir=path.absolute().parent, prefix=f".{path.name}."))
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written ({error.strerror})") from error
-    try:
-        yield folder
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written ({error.strerror})") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with staged_folder(path) as folder:
+        try:
+            yield folder
+        except OSError as error:
+            raise FileError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def _publish(folder: Path, path: Path) -> tuple[Path, ...]:

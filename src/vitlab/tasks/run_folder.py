@@ -27,7 +27,7 @@ from vitlab.tasks.start import Start
 from vitlab.train.config import TrainConfig
 
 LOCK, SURVEY = ".lock", "survey.json"
-LEFTOVER = re.compile(r"\..+\.(json|jsonl|html|onnx|png|safetensors|svg)\.[a-z0-9_]{8}")
+LEFTOVER = re.compile(r"\..+\.(json|jsonl|html|onnx|png|safetensors|svg)\.[a-z0-9_]{8}(\.tmp)?")
 """What `files.replacing` leaves behind when its process is killed."""
 OPTIONS = frozenset({"batch_size", "seed", "balance"})
 """Settings that have an option of their own."""

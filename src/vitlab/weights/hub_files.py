@@ -3,13 +3,13 @@
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from vitlab.errors import FileError, HubError
+from vitlab.files import staged_folder
 
 BLOCK = 1 << 20
 """Bytes read at once."""
@@ -26,19 +26,13 @@ def staged(output: Path | None) -> Iterator[Path | None]:
     parent = output.absolute().parent
     if not parent.is_dir():
         raise FileError(f"{output}: folder {parent} does not exist")
-    try:
-        folder = Path(tempfile.mkdtemp(dir=parent, prefix=f".{output.name}."))
-    except OSError as error:
-        raise FileError(f"{output}: cannot be written ({error.strerror})") from error
-    try:
+    with staged_folder(output) as folder:
         yield folder
         shutil.rmtree(folder / ".cache", ignore_errors=True)  # notes of the hub's own client
         folder.chmod(0o777 & ~_umask())
         if output.exists():
             output.rmdir()
         os.replace(folder, output)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_content(path: Path, listed: Any, *, address: str) -> None:
