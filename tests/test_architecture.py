@@ -42,9 +42,9 @@ ROWS = (
     ("bands", "contest"),
     (
         *("config", "registry", "files", "image_file", "home", "checksum", "imagenet"),
-        *("kinds", "memory", "drawn_text", "visible_text"),
+        *("kinds", "memory", "drawn_text"),
     ),
-    ("control_groups", "lock"),
+    ("control_groups", "lock", "visible_text"),
     ("errors",),
 )
 ROW_OF = {part: number for number, row in enumerate(ROWS) for part in row}

@@ -1,6 +1,7 @@
 """Text from files, folders and downloads, made safe to show."""
 
 import re
+from html import escape
 
 HIDDEN = re.compile(
     "["
@@ -23,6 +24,14 @@ def visible(text: str, *, keep: str = "") -> str:
     All other text stays as it is, in every script. Characters in `keep` stay too.
     """
     return HIDDEN.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), text)
+
+
+def markdown_text(text: str) -> str:
+    """Text that Markdown shows as it is, also in a cell of a table."""
+    escaped = escape(visible(text), quote=False)
+    for sign in "\\`*_[]|":
+        escaped = escaped.replace(sign, f"\\{sign}")
+    return escaped
 
 
 def _escape(character: str) -> str:

@@ -32,7 +32,7 @@ from vitlab.cli.pull import pull
 from vitlab.cli.push import push
 from vitlab.cli.shortage import shortage_in
 from vitlab.cli.similar import similar
-from vitlab.cli.streams import open_closed_streams, silence_stdout
+from vitlab.cli.streams import open_closed_streams, settle
 from vitlab.cli.summary import summary
 from vitlab.cli.train import train
 from vitlab.cli.walkthrough import walkthrough
@@ -94,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        silence_stdout()
+        settle(sys.stdout)
         return 1
     except Exception as error:
         return _judge(error)
@@ -123,10 +123,7 @@ def _warnings() -> Iterator[None]:
 
 def _judge(error: Exception) -> int:
     """Print an error on one line and return the exit code."""
-    try:
-        flush_output()
-    except OSError:
-        silence_stdout()
+    settle(sys.stdout)
     if (shortage := shortage_in(error)) is not None:
         return _fail(shortage, 2)
     if isinstance(error, VitlabError):
@@ -145,4 +142,5 @@ def _judge(error: Exception) -> int:
 def _fail(message: str, code: int) -> int:
     with suppress(OSError):  # standard error may be closed, full or a broken pipe
         print_line("error:", message.strip(), file=sys.stderr)
+    settle(sys.stderr)
     return code

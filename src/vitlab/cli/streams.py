@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import suppress
+from typing import TextIO
 
 
 def open_closed_streams() -> None:
@@ -20,9 +21,15 @@ def open_closed_streams() -> None:
             setattr(sys, name, stream)
 
 
-def silence_stdout() -> None:
-    """Send what is still buffered to the null device, so that the interpreter ends quietly."""
-    with suppress(OSError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
+def settle(stream: TextIO) -> None:
+    """Write what a stream still holds back, or discard it if that fails.
+
+    Otherwise the interpreter tries again when it ends, and ends with a code of its own.
+    """
+    try:
+        stream.flush()
+    except OSError:
+        with suppress(OSError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from vitlab.contest.ratios import Estimate
 from vitlab.tasks.benchmark.content import PERCENTILES, Benchmark, Cell, Entry
+from vitlab.visible_text import markdown_text, visible
 
 SPEEDS = (
     "",
@@ -47,13 +48,15 @@ def models(found: Benchmark) -> tuple[tuple[str, ...], Rows]:
 
 def markdown(found: Benchmark, command: str | None = None) -> str:
     """All of it."""
-    parts = [f"# Benchmark\n\n{found.machine['processor']}, {found.threads} threads."]
+    parts = [
+        f"# Benchmark\n\n{markdown_text(found.machine['processor'])}, {found.threads} threads."
+    ]
     if command is not None:
-        parts.append(f"```\n{command}\n```")
+        parts.append(f"```\n{visible(command)}\n```")
     for cell in found.cells:
         parts += [f"## Batch of {cell.batch}", _table(SPEEDS, speeds(cell))]
-        parts += [f"Warning: {line}; measure again." for line in cell.disturbances]
-    parts += ["## What ran", _table(*models(found)), notes(found)]
+        parts += [f"Warning: {markdown_text(line)}; measure again." for line in cell.disturbances]
+    parts += ["## What ran", _table(*models(found)), markdown_text(notes(found))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -123,5 +126,6 @@ def _accuracy(found: Benchmark, entry: Entry) -> str:
 
 
 def _table(head: Sequence[str], rows: Rows) -> str:
+    head, rows = tuple(map(markdown_text, head)), [tuple(map(markdown_text, row)) for row in rows]
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

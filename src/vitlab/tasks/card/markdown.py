@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 
 from vitlab.files import replacing
@@ -14,6 +13,7 @@ from vitlab.tasks.card.words import (
     kind_of_outputs,
     sections,
 )
+from vitlab.visible_text import markdown_text, visible
 
 HUB_LICENCES = frozenset(
     (
@@ -42,7 +42,12 @@ print({call})
 def markdown(card: Card) -> str:
     """The whole card as one Markdown text."""
     shown = [section for section in sections(card) if section.rows]
-    parts = (front_matter(card), f"# {_text(card.title)}", _opening(card), *map(_section, shown))
+    parts = (
+        front_matter(card),
+        f"# {markdown_text(card.title)}",
+        _opening(card),
+        *map(_section, shown),
+    )
     call = "predict" if card.model.classes else "features"
     return "\n\n".join((*parts, USAGE.format(call=f'model.{call}("image.jpg")'))) + "\n"
 
@@ -106,13 +111,13 @@ def _results(card: Card, item: Measured) -> Iterator[str]:
 
 def _quoted(text: str) -> str:
     """A string that means itself in YAML, of which JSON is a part."""
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(visible(text), ensure_ascii=False)
 
 
 def _opening(card: Card) -> str:
     best = next(iter(card.measured), None)
     told = "" if best is None else f" Accuracy on {best.split} images: {accuracy_in_words(best)}."
-    return f"A model of [vitlab](#how-to-use-it): {_sentence(card)}.{_text(told)}"
+    return f"A model of [vitlab](#how-to-use-it): {_sentence(card)}.{markdown_text(told)}"
 
 
 def _sentence(card: Card) -> str:
@@ -125,19 +130,7 @@ def _section(section: Section) -> str:
     fenced = [row for row in section.rows if row[0] in FENCED and row[1] != NOT_STATED]
     table = [row for row in section.rows if row[0] not in LOCAL and row not in fenced]
     lines = [f"## {section.title}", "", "| | |", "|---|---|"]
-    lines += [f"| {_cell(name)} | {_cell(value)} |" for name, value in table]
+    lines += [f"| {markdown_text(name)} | {markdown_text(value)} |" for name, value in table]
     for _, block in fenced:
-        lines += ["", "```", block, "```"]
+        lines += ["", "```", visible(block), "```"]
     return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    return _text(text).replace("|", "\\|").replace("\n", " ")
-
-
-def _text(text: str) -> str:
-    """Text that holds no markup."""
-    escaped = escape(text, quote=False)
-    for sign in "\\`*_[]":
-        escaped = escaped.replace(sign, f"\\{sign}")
-    return escaped

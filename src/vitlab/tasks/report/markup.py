@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from html import escape
 
+from vitlab.visible_text import visible
+
 VOID = {"br", "img", "meta"}
 
 
@@ -32,12 +34,16 @@ def join(parts: Iterable[Child]) -> Html:
     """The parts one after the other; None is nothing."""
     return Html(
         "".join(
-            part if isinstance(part, Html) else escape(part) for part in parts if part is not None
+            part if isinstance(part, Html) else _text(part) for part in parts if part is not None
         )
     )
 
 
 def _value(value: str | float) -> str:
     if isinstance(value, str):
-        return escape(value)
+        return _text(value)
     return f"{value:.2f}".rstrip("0").rstrip(".") or "0"
+
+
+def _text(text: str) -> str:
+    return escape(visible(text, keep="\n\t"))
