@@ -25,7 +25,13 @@ from vitlab.cli.figures import figures
 from vitlab.cli.finetune import finetune
 from vitlab.cli.info import info
 from vitlab.cli.models import models
-from vitlab.cli.output import escape_messages, flush_output, print_line, print_text
+from vitlab.cli.output import (
+    EscapingFormatter,
+    escape_messages,
+    flush_output,
+    print_line,
+    print_text,
+)
 from vitlab.cli.predict import predict
 from vitlab.cli.pretrain import pretrain
 from vitlab.cli.pull import pull
@@ -113,6 +119,7 @@ def _warnings() -> Iterator[None]:
         return new
 
     logger, handler = logging.getLogger("vitlab"), logging.StreamHandler()
+    handler.setFormatter(EscapingFormatter())
     handler.addFilter(is_new)
     logger.addHandler(handler)
     try:

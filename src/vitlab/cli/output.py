@@ -126,6 +126,8 @@ def escape_messages() -> None:
 
 
 class EscapingFormatter(logging.Formatter):
+    """Formatter of log records that escapes their text."""
+
     def format(self, record: logging.LogRecord) -> str:
         """One line, or a message with its traceback."""
         return visible(super().format(record), keep="\n" if record.exc_info else "")
