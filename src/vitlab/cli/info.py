@@ -46,7 +46,7 @@ def info(
 
         files = check(path)
         if not (json or markdown):
-            print(f"verified: {', '.join(files)}")
+            print_line(f"verified: {', '.join(files)}")
     card = read_card(path, **loading(changes))
     if json:
         print_json(card.to_dict())
