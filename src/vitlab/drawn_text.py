@@ -8,5 +8,5 @@ def literal(text: str) -> str:
 
     A `$` would begin a formula, and a name with `_` in front would be left out of legends.
     """
-    shown = visible(text).replace("$", r"\$")
+    shown = visible(text, keep="\n").replace("$", r"\$")
     return f"\u200b{shown}" if shown.startswith("_") else shown

@@ -25,7 +25,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` when it is complete, and never otherwise."""
     with _temporary(path, tempfile.mkstemp) as name:
         try:
-            with open(name, "wb") as file:
+            with open(name, "w+b") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

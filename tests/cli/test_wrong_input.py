@@ -151,12 +151,12 @@ def cases() -> Iterator[Any]:
             yield case(with_one(name), arguments, told, name)
         yield case(with_one(name), ("predict", MODEL, WRONG), told, name, "in folder", code=3)
         looked_for = name != "paper.pdf"
-        message = reason if looked_for else "holds no image files; valid endings: .bmp"
+        message = reason if looked_for else "holds no image files; valid endings: .avif .bmp"
         for split, uses in {"train": (TRAIN, FINETUNE, FEWSHOT), "val": (TRAIN, EVALUATE)}.items():
             for arguments in uses:
                 yield case(nothing_but(name, split), arguments, message, split, "of", name)
         arguments = ("features", MODEL, WRONG, "--output", "out.npz")
-        message = reason if looked_for else f"{WRONG}: no images; valid endings: .bmp"
+        message = reason if looked_for else f"{WRONG}: no images; valid endings: .avif .bmp"
         yield case(nothing_but(name, "*"), arguments, message, "all of", name)
         finding = "(a PDF document" if name == "paper.jpg" else name
         yield case(nothing_but(name, "train"), CHECK, finding, "train of", name, code=1)

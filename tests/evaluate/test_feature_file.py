@@ -158,7 +158,7 @@ def test_a_flipped_bit_in_the_features_is_noticed(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "a.npz").read_bytes())
     content[content.index(features.tobytes()) + 5] ^= 1
     (tmp_path / "a.npz").write_bytes(content)
-    with pytest.raises(DataError, match=r"damaged one .*CRC"):
+    with pytest.raises(DataError, match=r"damaged array .*CRC"):
         list(opened(tmp_path / "a.npz"))
 
 

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
+from vitlab.config import parse_json
 from vitlab.errors import ConfigError, WeightsError
 from vitlab.files import replacing
 from vitlab.train.state import TrainState
@@ -94,7 +95,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if KEY not in file.metadata:
             raise WeightsError(f"{path}: not a checkpoint of a run")
         with reading(path):
-            header = json.loads(file.metadata[KEY])
+            header = parse_json(file.metadata[KEY])
         tensors = {name: file.read(name) for name in file.shapes}
     finally:
         file.close()
