@@ -20,9 +20,9 @@ def shortage_in(error: Exception) -> str | None:
     """Describe the shortage behind an error, and the remedy; None for any other error."""
     if any(words in str(error) for words in TOO_MANY_FILES):
         return f"too many open files: {_limit()}raise it, or use fewer workers"
-    if not isinstance(error, OSError) or error.filename is not None:
-        return None
-    return error.strerror if error.errno in (*NO_ROOM, *NO_MORE) else None
+    if isinstance(error, OSError) and error.filename is None:
+        return error.strerror if error.errno in (*NO_ROOM, *NO_MORE) else None
+    return None
 
 
 def _limit() -> str:
