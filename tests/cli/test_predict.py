@@ -219,7 +219,7 @@ def test_the_pixel_limit_can_be_raised_and_lowered(
     [
         (["gone.jpg"], "gone.jpg: no such file or folder"),
         (["*.tga"], "*.tga matches no file"),
-        (["none"], "none holds no image files; valid endings: .bmp"),
+        (["none"], "none holds no image files; valid endings: .avif .bmp"),
         (["photos", "gone.jpg"], "gone.jpg: no such file or folder"),
         (["photos", "none", "--output", "out.csv"], "none holds no image files"),
         (["dead.jpg"], "dead.jpg: No such file or directory"),

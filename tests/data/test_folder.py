@@ -143,9 +143,9 @@ def make_file(root: Path) -> None:
         (make_one, "holds one class, 'cats'; valid: at least 2"),
         (make_case, "holds the classes 'Cat' and 'cat', which differ only in case"),
         (make_accents, "which differ only in case or accents' encoding"),
-        (make_class_without_images, "b holds no image files; valid endings: .bmp "),
+        (make_class_without_images, "b holds no image files; valid endings: .avif .bmp "),
         (make_unknown_test_class, "holds the class 'Cat', which is not trained; did you mean cat?"),
-        (make_test_class_without_images, "val/b holds no image files; valid endings: .bmp "),
+        (make_test_class_without_images, "val/b holds no image files; valid endings: .avif .bmp "),
         (make_empty_train, "train is empty"),
         (make_file, "is not a folder"),
     ],
@@ -182,7 +182,7 @@ def test_pictures_that_are_passed_by_are_told(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     (note,) = open_data(tmp_path).notes
-    assert note.startswith("Files passed by: 2 .heic, 1 .pdf; valid endings: .bmp")
+    assert note.startswith("Files passed by: 2 .heic, 1 .pdf; valid endings: .avif .bmp")
 
 
 def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_labels_belong_to_their_files(tmp_path: Path) -> None:
         (["no/where"], None, "no/where: no such file or folder"),
         (["sampel"], None, "sampel: no such file, folder or dataset; did you mean sample"),
         (["*.png"], None, r"\*.png: the pattern fits no file"),
-        (["empty"], None, "empty: no images; valid endings: .bmp"),
+        (["empty"], None, "empty: no images; valid endings: .avif .bmp"),
         (["empty"], "test", "split 'test' is for a dataset by name"),
         (["sample"], "tets", "unknown split 'tets'; did you mean test"),
         ([], None, "no images"),
