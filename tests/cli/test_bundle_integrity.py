@@ -211,6 +211,28 @@ def test_a_value_of_another_type_is_one_line(
     assert key in told
 
 
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"test_accuracy": 1 << 62, "test_images": 5},
+        {"test_accuracy": -0.1},
+        {"test_accuracy": float("nan")},
+        {"test_accuracy": 0.5, "test_images": -5},
+        {"test_accuracy": 0.5, "test_images": float("inf")},
+        {"test_accuracy": 0.5, "test_images": 2.5},
+    ],
+)
+def test_an_impossible_accuracy_is_one_line(
+    tmp_path: Path, metrics: dict[str, float], command: Command
+) -> None:
+    bundle = make_bundle(tmp_path / "bundle")
+    edit_config(bundle, metrics=metrics)
+    assert (
+        list(metrics)[-1 if metrics["test_accuracy"] == 0.5 else 0]
+        in command("info", bundle).mistake
+    )
+
+
 @pytest.mark.parametrize("key", ["labels", "preprocessing", "task", "metrics", "provenance"])
 def test_a_missing_value_is_not_guessed(tmp_path: Path, key: str, command: Command) -> None:
     bundle = make_bundle(tmp_path / "bundle")

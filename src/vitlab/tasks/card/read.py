@@ -9,7 +9,7 @@ from typing import Any
 
 from vitlab.checksum import file_digest
 from vitlab.config import parse_json
-from vitlab.errors import ConfigError
+from vitlab.errors import ConfigError, WeightsError
 from vitlab.inference.classifier import Classifier, load
 from vitlab.models.flops import cost
 from vitlab.models.variants import ModelConfig, variant, variants
@@ -28,6 +28,8 @@ FREE = {
 """Fields in which a model may differ from the variant whose name it has."""
 BESIDE = ("config.json", "preprocessor_config.json")
 CARD = "README.md"
+MOST = 1 << 53
+"""The largest number of images: a float holds it exactly."""
 
 
 def read_card(path: str | os.PathLike[str], **changes: Any) -> Card:
@@ -45,7 +47,7 @@ def read_card(path: str | os.PathLike[str], **changes: Any) -> Card:
         path=given,
         kind=kind,
         task=stored.get("task"),
-        metrics=_numbers(stored.get("metrics")),
+        metrics=_metrics(stored.get("metrics"), given),
         provenance=provenance,
         licence=provenance.get("licence") or classifier.source.licence or licence_in(folder / CARD),
         files=tuple(_stored_file(file) for file in files),
@@ -135,9 +137,16 @@ def _mapping(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _numbers(value: Any) -> dict[str, float]:
-    return {
+def _metrics(value: Any, path: Path) -> dict[str, float]:
+    """The numbers among stored metrics; WeightsError for an impossible accuracy or count."""
+    found = {
         key: number
         for key, number in _mapping(value).items()
         if isinstance(number, int | float) and not isinstance(number, bool)
     }
+    for key, number in found.items():
+        if key.endswith("_accuracy") and not 0 <= number <= 1:
+            raise WeightsError(f"{path}: {key} is {number}; valid: 0 to 1")
+        if key.endswith("_images") and not (0 <= number <= MOST and number == int(number)):
+            raise WeightsError(f"{path}: {key} is {number}; valid: a number of images")
+    return found
