@@ -1,6 +1,7 @@
 """Runs resumed from damaged files, or with another number of threads, by the command line."""
 
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,22 @@ def test_a_damaged_header_gives_way_to_the_checkpoint_before(
         assert "goes on from step-00000002.safetensors" in caplog.text, position
         caplog.clear()
         assert (metrics_of(run), weights_of(run)) == (metrics, weights)
+
+
+def test_a_deeply_nested_header_gives_way_to_the_checkpoint_before(
+    run: Path, command: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    newest = run / "checkpoints" / "step-00000004.safetensors"
+    content = newest.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] |= {"vitlab-checksum": "0" * 8, "vitlab-training": "[" * 100_000}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    changed = len(text).to_bytes(8, "little") + text + content[8 + length :]
+    newest.write_bytes(changed.replace(b"0" * 8, b"%08x" % zlib.crc32(changed), 1))
+    assert command("train", "--resume", "--out", run).code == 0
+    assert "nested more than 100 levels deep" in caplog.text
+    assert "goes on from step-00000002.safetensors" in caplog.text
 
 
 def test_no_good_checkpoint_left_is_one_line(run: Path, command: Command) -> None:

@@ -94,8 +94,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         if KEY not in file.metadata:
             raise WeightsError(f"{path}: not a checkpoint of a run")
-        with reading(path):
-            header = parse_json(file.metadata[KEY])
+        header = _parse_header(path, file.metadata[KEY])
         tensors = {name: file.read(name) for name in file.shapes}
     finally:
         file.close()
@@ -112,6 +111,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
             settings=header["settings"], metrics=header["metrics"], broken=header["broken"]
         ),
     )
+
+
+def _parse_header(path: Path, text: str) -> Any:
+    try:
+        return parse_json(text)
+    except ConfigError as error:
+        raise WeightsError(f"{path}: damaged ({error})") from error
 
 
 def _is_whole(path: Path) -> bool:
@@ -152,7 +158,9 @@ def _is_header(header: Any) -> bool:
         return False
     if not all(isinstance(header.get(name), kind) for name, kind in kinds.items()):
         return False
-    return all(type(header["numbers"].get(name)) in (int, float) for name in NUMBERS)
+    if not all(type(header["numbers"].get(name)) in (int, float) for name in NUMBERS):
+        return False
+    return type(header["numbers"]["step"]) is int and header["numbers"]["step"] >= 0
 
 
 def restore(state: TrainState, stored: Checkpoint) -> Progress:
