@@ -131,11 +131,18 @@ def make_timm_folder(folder: Path) -> None:
     make_weights(folder, name="model.safetensors", format="timm")
     without_metadata(folder / "model.safetensors")
     config = {
-        "architecture": "vit_tiny_patch8_16",
+        "architecture": "vit_tiny_patch16_224",
         "num_classes": 3,
         "num_features": 8,
         "global_pool": "token",
-        "model_args": {"num_heads": 2, "img_size": 16},
+        "model_args": {
+            "embed_dim": 8,
+            "depth": 1,
+            "num_heads": 2,
+            "mlp_ratio": 1.0,
+            "patch_size": 8,
+            "img_size": 16,
+        },
         "pretrained_cfg": {
             "tag": "augreg_in21k_ft_in1k",
             "input_size": [3, 16, 16],
@@ -539,7 +546,6 @@ TARGETS: tuple[Target, ...] = (
         run=partial(load_file_or_folder, name="hf"),
         files={"hf/config.json": "json", "hf/preprocessor_config.json": "json"},
         cases=80,
-        short=False,
     ),
     Target(
         name="timm",
@@ -547,7 +553,6 @@ TARGETS: tuple[Target, ...] = (
         run=load_file_or_folder,
         files={"config.json": "json"},
         cases=80,
-        short=False,
     ),
     Target(
         name="labels",
@@ -562,7 +567,6 @@ TARGETS: tuple[Target, ...] = (
         run=use_bundle,
         files={"bundle/config.json": "json", "bundle/model.safetensors": "safetensors"},
         cases=60,
-        short=False,
     ),
     Target(
         name="info",
