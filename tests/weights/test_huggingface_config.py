@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -120,3 +121,66 @@ def test_refused_key(key: str, value: Any, tmp_path: Path) -> None:
     words |= {"architectures": "architecture 'ViTWith"}
     with pytest.raises(VitlabError, match=words.get(key, key)):
         vitlab.load_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"id2label": {"0": "a", "2": "b"}}, "id2label: valid: .* each of 0, 1, 2"),
+        ({"id2label": ["a", "b"]}, "id2label: valid: .* each of 0, 1, 2"),
+        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 1, "b": 0}}, "id2label contradicts"),
+        ({"problem_type": "ranking"}, "problem_type 'ranking' is not supported"),
+    ],
+)
+def test_contradictory_classes(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+    saved(tmp_path, "ViT", "ForImageClassification", num_labels=2)
+    change(tmp_path, **keys)
+    with pytest.raises(WeightsError, match=message):
+        vitlab.load_weights(tmp_path)
+
+
+def test_a_config_without_type_and_heads_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path, "ViT")
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    del content["model_type"], content["num_attention_heads"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(WeightsError, match="model_type None is not supported"):
+        vitlab.load_weights(tmp_path)
+
+
+def processor(folder: Path, **keys: Any) -> None:
+    saved(folder, "ViT")
+    content = {"size": 40, "image_mean": [0.5] * 3, "image_std": [0.25] * 3, **keys}
+    (folder / "preprocessor_config.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"do_flip_channel_order": True},
+        {"do_pad": True},
+        {"offset": True},
+        {"do_thumbnail": True},
+        {"crop_pct": 0.5},
+        {"do_normalize": "no"},
+        {"rescale_factor": 0},
+        {"rescale_factor": "1/255"},
+    ],
+)
+def test_steps_of_a_processor_that_cannot_be_expressed(
+    keys: dict[str, Any], tmp_path: Path
+) -> None:
+    processor(tmp_path, **keys)
+    with pytest.raises(WeightsError, match=next(iter(keys))):
+        vitlab.load_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "factor"), [({"rescale_factor": 1 / 127.5}, 1 / 127.5), ({"do_rescale": False}, 1.0)]
+)
+def test_the_factor_of_a_processor(keys: dict[str, Any], factor: float, tmp_path: Path) -> None:
+    processor(tmp_path, **keys)
+    prepared = vitlab.load_weights(tmp_path).source.require_preprocessing()
+    pixels = np.full((3, 40, 40), 200, np.uint8)
+    assert prepared.normalise(pixels).mean() == pytest.approx((200 * factor - 0.5) / 0.25, rel=1e-4)

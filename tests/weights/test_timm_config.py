@@ -281,3 +281,45 @@ def test_labels_by_number(tmp_path: Path) -> None:
     names = {str(i): f"class {i}" for i in (3, 0, 6, 1, 2, 5, 4)}
     change(tmp_path, label_names=names)
     assert vitlab.load_weights(tmp_path).source.labels == tuple(f"class {i}" for i in range(7))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"rope_type": "mixed"}, "key 'rope_type' .* is not supported"),
+        ({"model_kwargs": {"act_layer": "relu"}}, "key 'model_kwargs' .* is not supported"),
+        ({"label_names": "abcdefg"}, "label_names 'abcdefg'; valid: a list of names"),
+        ({"pretrained_cfg": [1]}, "pretrained_cfg .1.; valid: an object"),
+        ({"pretrained_cfg": {"act_layer": "relu"}}, "act_layer 'relu' is not supported"),
+        ({"pretrained_cfg": {"global_pool": "max"}}, "global_pool 'max' contradicts"),
+        ({"pretrained_cfg": {"architecture": "vit_base_patch16_rpn_224"}}, "contradicts"),
+        (
+            {"pretrained_cfg": {"mean": [0.5], "std": [0.5], "crop_mode": "border"}},
+            "crop_mode 'border' is not supported",
+        ),
+    ],
+)
+def test_keys_outside_model_args_are_understood_or_refused(
+    keys: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    saved(tmp_path, PLAIN, **SHRUNK)
+    change(tmp_path, **keys)
+    with pytest.raises(WeightsError, match=message):
+        vitlab.load_weights(tmp_path)
+
+
+def test_a_config_without_its_architecture_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path, PLAIN, **SHRUNK)
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    del content["architecture"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(WeightsError, match="architecture None is not supported"):
+        vitlab.load_weights(tmp_path)
+    assert vitlab.load_weights(tmp_path, trust_architecture=True).config.heads == 4
+
+
+def test_a_config_of_unknown_format_is_an_assumption(tmp_path: Path) -> None:
+    saved(tmp_path, PLAIN, **SHRUNK)
+    (tmp_path / "config.json").write_text('{"activation": "relu"}')
+    assert "nothing from config.json" in str(vitlab.load_weights(tmp_path).source.warning)

@@ -11,15 +11,24 @@ from vitlab.config import check_fields, from_dict
 from vitlab.errors import VitlabError, WeightsError
 from vitlab.models.config import Size, ViTConfig, pair
 from vitlab.preprocessing import Preprocessing
-from vitlab.weights.config_values import size
+from vitlab.weights.config_values import flag, fraction, one_of, size
 from vitlab.weights.huggingface_config import huggingface_fields, is_huggingface
 from vitlab.weights.reading import read_json
-from vitlab.weights.timm_config import timm_fields
+from vitlab.weights.timm_config import is_timm, timm_fields
 
-TASKS = {"multi_label_classification": "multi-label", "regression": "regression"}
-"""Hugging Face's `problem_type`, where it is not one class for each image."""
+TASKS = {
+    None: "single-label",
+    "single_label_classification": "single-label",
+    "multi_label_classification": "multi-label",
+    "regression": "regression",
+}
+"""Hugging Face's `problem_type`."""
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers."""
+PROCESSOR_FLAGS = ("do_rescale", "do_normalize", "do_resize", "do_center_crop", "do_convert_rgb")
+UNSUPPORTED = ("offset", "do_pad", "do_flip_channel_order", "do_thumbnail", "crop_pct")
+"""Steps of image processors that `Preprocessing` cannot express."""
+CROP_MODES = (None, "center", "squash")
 TIMM_IMAGENET = r"(^|_)in1k$"
 """How the tag of weights ends whose head was trained on ImageNet-1k: `augreg_in21k_ft_in1k`."""
 
@@ -74,7 +83,7 @@ def read_beside(folder: Path, *, trust: bool = False) -> Beside:
     try:
         if "format_version" in content and isinstance(content.get("model"), dict):
             return read_ours(content)
-        if "architecture" in content:
+        if is_timm(content):
             return _timm(content, trust=trust)
         if is_huggingface(content):
             return _huggingface(content, folder, trust=trust)
@@ -82,7 +91,8 @@ def read_beside(folder: Path, *, trust: bool = False) -> Beside:
         raise WeightsError(f"{path}: {error}") from error
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise WeightsError(f"{path}: not a config that can be read ({error})") from error
-    return Beside(preprocessing=_huggingface_preprocessing(folder))
+    note = "nothing from config.json, which is neither timm's nor Hugging Face's"
+    return Beside(preprocessing=_huggingface_preprocessing(folder), notes=(note,))
 
 
 def read_ours(content: Mapping[str, Any]) -> Beside:
@@ -115,8 +125,8 @@ def _huggingface(content: Mapping[str, Any], folder: Path, *, trust: bool) -> Be
     return Beside(
         fields=fields,
         preprocessing=_huggingface_preprocessing(folder),
-        labels=_labels(content.get("id2label")),
-        task=TASKS.get(content.get("problem_type") or "", "single-label"),
+        labels=_labels(content.get("id2label"), content.get("label2id")),
+        task=TASKS[one_of("problem_type", content.get("problem_type"), TASKS)],
         notes=tuple(notes),
     )
 
@@ -128,12 +138,19 @@ def _size(value: Any) -> Any:
     return value
 
 
-def _labels(id2label: Any) -> tuple[str, ...] | None:
+def _labels(id2label: Any, label2id: Any = None) -> tuple[str, ...] | None:
     """Class names in order; the numbers that stand in for missing ones are none."""
-    if not isinstance(id2label, dict) or not id2label:
+    if not id2label:
         return None
-    labels = tuple(str(id2label[key]) for key in sorted(id2label, key=int))
-    return None if all(label.startswith("LABEL_") for label in labels) else labels
+    if not isinstance(id2label, dict) or {*id2label} != {*map(str, range(len(id2label)))}:
+        raise WeightsError("id2label: valid: an object with a name for each of 0, 1, 2, ...")
+    labels = tuple(str(id2label[str(number)]) for number in range(len(id2label)))
+    if all(label.startswith("LABEL_") for label in labels):
+        return None
+    for name, number in (label2id or {}).items():
+        if id2label.get(str(number)) != name:
+            raise WeightsError(f"label2id says {name!r} is {number}, which id2label contradicts")
+    return labels
 
 
 def _huggingface_preprocessing(folder: Path) -> Preprocessing | None:
@@ -143,29 +160,47 @@ def _huggingface_preprocessing(folder: Path) -> Preprocessing | None:
     content = read_json(path)
     try:
         return _from_processor(content)
+    except VitlabError as error:
+        raise WeightsError(f"{path}: {error}") from error
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise WeightsError(f"{path}: not a preprocessing that can be read ({error})") from error
 
 
 def _from_processor(content: Mapping[str, Any]) -> Preprocessing:
+    given = {
+        key: flag(key, content[key]) for key in PROCESSOR_FLAGS if content.get(key) is not None
+    }
+    for key in UNSUPPORTED:
+        one_of(key, content.get(key), (None, False))
     size, keep_aspect = _processor_size(content.get("size", 224))
     crop = 1.0
-    if content.get("do_center_crop") and content.get("crop_size"):
+    if given.get("do_center_crop") and content.get("crop_size"):
         cropped, _ = _processor_size(content["crop_size"])
         crop, size = min(cropped[0] / size[0], 1.0), cropped
-    normalised = content.get("do_normalize", True)
     mean = content.get("image_mean") or (0.5, 0.5, 0.5)
     std = content.get("image_std") or (0.5, 0.5, 0.5)
+    if not given.get("do_normalize", True):
+        mean, std = [0.0] * len(mean), [1.0] * len(std)
+    white = _white(content) if given.get("do_rescale", True) else 255.0
     return Preprocessing.from_json(
         {
             "size": size,
             "crop": crop,
             "interpolation": RESAMPLE[content.get("resample", 2)],
-            "mean": mean if normalised else [0.0] * len(mean),
-            "std": std if normalised else [1.0] * len(std),
+            "mean": [value / white for value in mean] if white != 1.0 else mean,
+            "std": [value / white for value in std] if white != 1.0 else std,
             "keep_aspect": keep_aspect,
         }
     )
+
+
+def _white(content: Mapping[str, Any]) -> float:
+    """What the brightest of 8 bits becomes before it is normalised; 1 for the usual 1/255."""
+    factor = content.get("rescale_factor")
+    white = 1.0 if factor is None else 255 * fraction("rescale_factor", factor)
+    if not white:
+        raise WeightsError("rescale_factor 0; valid: a positive number, usually 1/255")
+    return 1.0 if abs(white - 1.0) < 1e-3 else white
 
 
 def _processor_size(size: Any) -> tuple[tuple[int, int], bool]:
@@ -180,15 +215,15 @@ def _processor_size(size: Any) -> tuple[tuple[int, int], bool]:
 
 def _timm(content: Mapping[str, Any], *, trust: bool) -> Beside:
     """timm's hub config: `pretrained_cfg` beside the name of the architecture."""
-    pretrained = content.get("pretrained_cfg") or {}
-    given = {**content, **pretrained}
     fields, usual, notes = timm_fields(content, trust=trust)
-    arguments = content.get("model_args") or {}
-    if "img_size" not in arguments and "input_size" in given:
+    given = {**content, **(content.get("pretrained_cfg") or {})}
+    if "image_size" not in fields and "input_size" in given:
         fields["image_size"] = usual["image_size"] = size("input_size", given["input_size"][1:])
     labels = given.get("label_names")
     if isinstance(labels, dict):
-        labels = [labels[key] for key in sorted(labels, key=int)]
+        labels = _labels(labels)
+    elif labels is not None and not isinstance(labels, list):
+        raise WeightsError(f"label_names {str(labels)[:60]!r}; valid: a list of names")
     return Beside(
         fields=fields,
         preprocessing=_timm_preprocessing(given, (usual or fields).get("image_size", 224)),
@@ -209,6 +244,6 @@ def _timm_preprocessing(given: Mapping[str, Any], sides: Size) -> Preprocessing 
             "interpolation": given.get("interpolation") or "bicubic",
             "mean": tuple(given["mean"]),
             "std": tuple(given["std"]),
-            "keep_aspect": given.get("crop_mode", "center") != "squash",
+            "keep_aspect": one_of("crop_mode", given.get("crop_mode"), CROP_MODES) != "squash",
         }
     )

@@ -33,7 +33,7 @@ def huggingface_config(config: ViTConfig, source: WeightSource | None) -> dict[s
         content["id2label"] = {str(i): name for i, name in enumerate(names)}
         content["label2id"] = {name: i for i, name in enumerate(names)}
         task = source.task if source is not None else "single-label"
-        problem = next((theirs for theirs, ours in TASKS.items() if ours == task), None)
+        problem = next(theirs for theirs, ours in TASKS.items() if ours == task)
         if problem is not None:
             content["problem_type"] = problem
     return content

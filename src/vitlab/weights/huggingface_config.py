@@ -80,7 +80,8 @@ Tensors decide the number of classes and the size of the pooler.
 
 def is_huggingface(content: Mapping[str, Any]) -> bool:
     """Whether a `config.json` describes a model of transformers."""
-    return "model_type" in content or "num_attention_heads" in content
+    keys = ("model_type", "num_attention_heads", "hidden_size", "architectures")
+    return any(key in content for key in keys)
 
 
 def huggingface_fields(

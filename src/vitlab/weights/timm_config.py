@@ -79,6 +79,18 @@ HARMLESS = frozenset(
 
 The head's tensors decide the number of classes.
 """
+DESCRIPTIVE = frozenset(
+    [
+        *("architecture", "num_features", "model_args", "pretrained_cfg", "tag", "source", "url"),
+        *("file", "state_dict", "hf_hub_id", "hf_hub_filename", "custom_load", "input_size"),
+        *("test_input_size", "min_input_size", "fixed_input_size", "interpolation", "crop_pct"),
+        *("test_crop_pct", "crop_mode", "mean", "std", "label_offset", "label_names"),
+        *("label_descriptions", "pool_size", "test_pool_size", "first_conv", "classifier"),
+        *("notice", "license", "licence", "description", "origin_url", "paper_name", "paper_ids"),
+        *("notes", "version", "library_name"),
+    ]
+)
+"""Keys of the config and of `pretrained_cfg` that are not arguments of the architecture."""
 CONSTANTS = {
     "norm_eps": 1e-6,
     "resnet_norm_eps": 1e-5,
@@ -104,14 +116,19 @@ def architectures() -> dict[str, dict[str, Any]]:
 Fields = dict[str, Any]
 
 
+def is_timm(content: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` is one of timm's."""
+    return any(key in content for key in ("architecture", "model_args", "pretrained_cfg"))
+
+
 def timm_fields(content: Mapping[str, Any], *, trust: bool) -> tuple[Fields, Fields, list[str]]:
     """Fields that the config states, those of the architecture with them, and assumptions.
 
     `trust` accepts an unknown architecture as a plain ViT.
     """
-    name = content["architecture"]
-    given = _given(content)
-    known, notes = _architecture(name, trust=trust)
+    name = content.get("architecture")
+    given, notes = _given(content, trust=trust)
+    known, strange = _architecture(name, trust=trust)
     arguments = {**known, **given}
     for argument, value in arguments.items():
         if argument in FIXED:
@@ -119,22 +136,45 @@ def timm_fields(content: Mapping[str, Any], *, trust: bool) -> tuple[Fields, Fie
         elif argument not in UNDERSTOOD | HARMLESS:
             valid = ", ".join(sorted(UNDERSTOOD | HARMLESS | set(FIXED)))
             raise WeightsError(f"model argument {argument!r} is not supported; valid: {valid}")
-    return _fields(given), CONSTANTS | _fields(arguments) if known else {}, notes
+    return _fields(given), CONSTANTS | _fields(arguments) if known else {}, strange + notes
 
 
-def _given(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments in `model_args`, and those at the top level, which must not contradict them."""
-    inside = content.get("model_args") or {}
-    if not isinstance(inside, dict):
-        raise WeightsError(f"model_args {inside!r}; valid: an object of names and values")
+def _given(content: Mapping[str, Any], *, trust: bool) -> tuple[dict[str, Any], list[str]]:
+    """Arguments in `model_args`, at the top level and in `pretrained_cfg`, which must agree.
+
+    Another key is an error; with `trust`, an assumption.
+    """
+    inside = _mapping(content, "model_args")
+    pretrained = _mapping(content, "pretrained_cfg")
     names = UNDERSTOOD | HARMLESS | set(FIXED)
-    top = {key: value for key, value in content.items() if key in names}
-    for key, value in top.items():
-        if key in inside and inside[key] != value and key not in HARMLESS:
-            raise WeightsError(f"{key} {value!r} contradicts model_args: {inside[key]!r}")
-    if "num_features" in content and "embed_dim" not in inside:
-        top["embed_dim"] = content["num_features"]
-    return {**top, **inside}
+    given, notes = dict(inside), []
+    for key, value in (*content.items(), *pretrained.items()):
+        if key in names:
+            if key in given and given[key] != value and key not in HARMLESS:
+                raise WeightsError(f"{key} {value!r} contradicts {key} {given[key]!r}")
+            given.setdefault(key, value)
+        elif key not in DESCRIPTIVE:
+            if not trust:
+                raise WeightsError(
+                    f"key {key!r} (value {str(value)[:60]!r}) is not supported; valid: the keys "
+                    f"that timm writes; trust_architecture=True ignores it, with a warning"
+                )
+            notes.append(f"key {key!r} of config.json changes nothing")
+    name = content.get("architecture")
+    if pretrained.get("architecture") not in (None, name):
+        raise WeightsError(
+            f"architecture {name!r} contradicts pretrained_cfg: {pretrained['architecture']!r}"
+        )
+    if "num_features" in content:
+        given.setdefault("embed_dim", content["num_features"])
+    return given, notes
+
+
+def _mapping(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = content.get(key) or {}
+    if not isinstance(value, dict):
+        raise WeightsError(f"{key} {value!r}; valid: an object of names and values")
+    return value
 
 
 def _architecture(name: Any, *, trust: bool) -> tuple[dict[str, Any], list[str]]:
