@@ -57,6 +57,8 @@ WRONG: dict[str, Any] = {
     "two bands": PIXELS[..., :2],
     "float array": PIXELS / 255,
     "bool array": PIXELS > 9,
+    "uint32 array": PIXELS.astype(np.uint32),
+    "int32 array of 8 bits": PIXELS.astype(np.int32),
     "float": 0.5,
     "int": 7,
     "None": None,

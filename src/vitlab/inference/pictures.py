@@ -93,9 +93,9 @@ def _checked_array(array: NDArray[Any], preprocessing: Preprocessing) -> NDArray
         raise TypeError(f"{found}; valid: [H, W, C] with C = {choices}, or a list of such arrays")
     if array.ndim == 3 and array.shape[0] == bands > 1:
         raise TypeError(f"{found} may be [H, W, C] or [C, H, W]; valid: a PIL image or a file")
-    kinds = "uif" if preprocessing.white is not None else "u"
-    if array.dtype.kind not in kinds and array.dtype != np.int32:
-        raise TypeError(f"{found}; valid: uint8 or uint16, [H, W, C]")
+    measured = preprocessing.white is not None and array.dtype.kind in "uif"
+    if not measured and array.dtype.name not in ("uint8", "uint16"):
+        raise TypeError(f"{found}; valid: uint8 or uint16")
     return array
 
 
