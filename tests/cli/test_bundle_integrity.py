@@ -76,16 +76,14 @@ def test_the_files_of_the_package_are_verified(command: Command) -> None:
 
 
 def test_an_onnx_file_of_other_weights_is_named(
-    bundle: Path, image: Path, command: Command
+    bundle: Path, image: Path, command: Command, tmp_path: Path
 ) -> None:
     """Weights and digest replaced together: each file is whole, and they disagree."""
     other = vitlab.load(bundle)
     other.model.head.weight.data.mul_(2.0)
-    vitlab.save_weights(other.model, bundle.parent / "other.safetensors")
-    shutil.copy(bundle.parent / "other.safetensors", bundle / "model.safetensors")
-    content = json.loads((bundle / "config.json").read_text())
-    del content[FILES]["model.safetensors"]
-    (bundle / "config.json").write_text(json.dumps(content))
+    vitlab.save_weights(other.model, tmp_path / "other.safetensors")
+    shutil.copy(tmp_path / "other.safetensors", bundle / "model.safetensors")
+    edit_config(bundle, files=None)
     engine = ("--engine", "onnxruntime")
     told = command("predict", bundle, image, *engine).mistake
     assert "model.onnx was not made of the model.safetensors" in told
@@ -238,3 +236,52 @@ def test_a_missing_value_is_not_guessed(tmp_path: Path, key: str, command: Comma
     bundle = make_bundle(tmp_path / "bundle")
     edit_config(bundle, **{key: None})
     assert command("info", bundle).code == 0
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.onnx"])
+def test_a_missing_digest_is_not_skipped(
+    bundle: Path, image: Path, command: Command, name: str
+) -> None:
+    pytest.importorskip("onnxruntime")
+    content = json.loads((bundle / "config.json").read_text())
+    del content[FILES][name]
+    (bundle / "config.json").write_text(json.dumps(content))
+    for arguments in (("predict", bundle, image), ("info", bundle, "--verify")):
+        assert f"no digest of {name}" in command(*arguments).mistake
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("model", {"gelu": "tanh"}),
+        ("preprocessing", {"mean": [0.1, 0.1, 0.1]}),
+        ("preprocessing", {"size": [64, 64]}),
+        ("task", "multi-label"),
+    ],
+)
+def test_a_changed_config_is_noticed(
+    bundle: Path, image: Path, command: Command, key: str, change: Any
+) -> None:
+    content = json.loads((bundle / "config.json").read_text())
+    changed = content[key] | change if isinstance(change, dict) else change
+    assert changed != content[key]
+    (bundle / "config.json").write_text(json.dumps(content | {key: changed}))
+    message = f"{key} differs from the copy in model.safetensors"
+    assert message in command("predict", bundle, image, "--engine", "torch").mistake
+    assert message in command("info", bundle, "--verify").mistake
+    found = command("predict", bundle, image)
+    assert (found.code, message in found.err) == (2, True)
+
+
+def test_changed_labels_are_noticed_by_verify(bundle: Path, command: Command) -> None:
+    content = json.loads((bundle / "config.json").read_text())
+    content["labels"].reverse()
+    (bundle / "config.json").write_text(json.dumps(content))
+    assert "labels differs from the copy" in command("info", bundle, "--verify").mistake
+    (bundle / "config.json").write_text(json.dumps(content | {"labels": []}))
+    assert "0 labels for 10 classes" in command("info", bundle).mistake
+
+
+def test_verify_says_that_the_weights_are_missing(bundle: Path, command: Command) -> None:
+    (bundle / "model.safetensors").unlink()
+    assert "model.safetensors: cannot be read" in command("info", bundle, "--verify").mistake

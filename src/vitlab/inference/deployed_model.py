@@ -18,6 +18,7 @@ from vitlab.inference.session_engine import SessionEngine, Source
 from vitlab.kinds import Task
 from vitlab.preprocessing import Preprocessing
 from vitlab.weights.bundle_files import (
+    CHECKED,
     ONNX,
     WEIGHTS,
     check_bundle_file,
@@ -191,7 +192,7 @@ def check_same_weights(folder: Path) -> Deployed:
     deployed = read_deployed(read_metadata(folder / ONNX), str(folder / ONNX))
     large = (folder / WEIGHTS).stat().st_size > CHECKED_BESIDE
     digest = check_bundle_file(folder, WEIGHTS, content, by_size=large)
-    same = deployed.config["model"] == content["model"]
+    same = all(deployed.config[key] == content[key] for key in CHECKED)
     if same and deployed.facts.weights == (digest or file_digest(folder / WEIGHTS, "sha256")):
         return deployed
     raise StaleExport(

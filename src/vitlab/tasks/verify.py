@@ -4,6 +4,7 @@ import os
 
 from vitlab.errors import WeightsError
 from vitlab.inference.deployed_model import check_same_weights
+from vitlab.weights.bundle import verify_copy
 from vitlab.weights.bundle_files import ONNX, WEIGHTS, find_bundle, is_bundle, verify_bundle
 from vitlab.weights.names import locate
 
@@ -18,6 +19,7 @@ def verify(model: str | os.PathLike[str]) -> tuple[str, ...]:
         raise WeightsError(
             f"{folder}: an older bundle, whose config.json has no digests to compare with"
         )
+    verify_copy(folder)
     if (folder / ONNX).is_file():
         check_same_weights(folder)
     return files

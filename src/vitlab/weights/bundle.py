@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from vitlab.config import from_dict, to_dict
+from vitlab.config import from_dict, parse_json, to_dict
 from vitlab.errors import VitlabError, WeightsError
 from vitlab.files import replacing, write_json
 from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
@@ -17,15 +17,17 @@ from vitlab.models.registry import create_model
 from vitlab.models.variants import ModelConfig
 from vitlab.preprocessing import Preprocessing
 from vitlab.weights.bundle_files import (
+    CHECKED,
     CONFIG,
     FILES,
     FORMAT_VERSION,
     ONNX,
     WEIGHTS,
+    check_copy,
     described_file,
     read_bundle_config,
 )
-from vitlab.weights.container import CONFIG_KEY
+from vitlab.weights.container import CONFIG_KEY, TensorFile
 from vitlab.weights.files import open_weights
 from vitlab.weights.rules import check_blocks, check_file
 from vitlab.weights.safetensors import write_safetensors
@@ -110,6 +112,7 @@ def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
             model = create_model(config)
         expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         check_file(file.shapes, expected, file=str(file.path))
+        check_copy(_copy(file), content, CHECKED, str(folder / CONFIG))
         state = {name: _float32(file.read(name)) for name in expected}
     finally:
         file.close()
@@ -124,6 +127,26 @@ def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
     )
     model.source = cast(Any, source)
     return model.eval(), source
+
+
+def verify_copy(folder: Path) -> None:
+    """Raise where `config.json` says another use of the weights than they do themselves."""
+    file = open_weights(folder / WEIGHTS)
+    try:
+        check_copy(
+            _copy(file), read_bundle_config(folder), (*CHECKED, "labels"), str(folder / CONFIG)
+        )
+    finally:
+        file.close()
+
+
+def _copy(file: TensorFile) -> Mapping[str, Any]:
+    """The copy of `config.json` in the metadata of the weights; empty where there is none."""
+    try:
+        copy = parse_json(file.metadata.get(CONFIG_KEY, "{}"))
+    except ValueError as error:
+        raise WeightsError(f"{file.path}: damaged metadata ({error})") from error
+    return copy if isinstance(copy, dict) else {}
 
 
 def config_of(content: Mapping[str, Any], name: str) -> ModelConfig:

@@ -1,7 +1,7 @@
 """The files of a bundle: found, read and compared with their digests, without torch."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +15,10 @@ FORMAT_VERSION = 1
 CONFIG, WEIGHTS, ONNX = "config.json", "model.safetensors", "model.onnx"
 FILES = "files"
 """Key of `config.json`: size and SHA-256 of the other files; older bundles have none."""
+
+CHECKED = ("model", "preprocessing", "task")
+"""Keys of `config.json` that must be those in the metadata of the other files; labels may be
+renamed."""
 
 
 def is_bundle(folder: Path) -> bool:
@@ -58,7 +62,7 @@ def checked_content(content: Any, name: str) -> dict[str, Any]:
     if not isinstance(found.get("model"), dict):
         raise WeightsError(f"{name}: no model in it; valid: what `vitlab train` writes")
     classes = found["model"].get("classes")
-    if found["labels"] and isinstance(classes, int) and classes != len(found["labels"]):
+    if found["labels"] is not None and isinstance(classes, int) and classes != len(found["labels"]):
         raise WeightsError(f"{name}: {len(found['labels'])} labels for {classes} classes")
     return found
 
@@ -104,9 +108,11 @@ def described_file(path: Path) -> dict[str, Any]:
 
 
 def record_file(folder: Path, name: str) -> None:
-    """Store size and digest of a file that was written into a bundle."""
+    """Store size and digest of a file that was written into a bundle, if it has digests."""
     content: dict[str, Any] = read_json(folder / CONFIG)
-    files = {**(content.get(FILES) or {}), name: described_file(folder / name)}
+    if not content.get(FILES):  # an older bundle
+        return
+    files = {**content[FILES], name: described_file(folder / name)}
     write_json(folder / CONFIG, content | {FILES: files})
 
 
@@ -117,9 +123,14 @@ def check_bundle_file(
 
     With `by_size` the content is not read. None: the bundle is an older one without digests.
     """
+    if not content[FILES]:
+        return None
     known = content[FILES].get(name)
     if known is None:
-        return None
+        raise WeightsError(
+            f"{folder / CONFIG}: no digest of {name}; valid: digests of all files, or of none "
+            f"(an older bundle)"
+        )
     checksum = None if by_size else f"sha256:{known['sha256']}"
     try:
         check_file(folder / name, size=known["bytes"], checksum=checksum)
@@ -135,7 +146,16 @@ def check_bundle_file(
 def verify_bundle(folder: Path) -> tuple[str, ...]:
     """Compare every file of a bundle with its digest; names of the files that have one."""
     content = read_bundle_config(folder)
-    present = [file.name for file in bundle_files(folder)]
-    for name in present:
-        check_bundle_file(folder, name, content)
-    return tuple(name for name in present if name in content[FILES])
+    names = [WEIGHTS, *([ONNX] if (folder / ONNX).is_file() else [])]
+    return tuple(name for name in names if check_bundle_file(folder, name, content))
+
+
+def check_copy(
+    copy: Mapping[str, Any], content: Mapping[str, Any], keys: Iterable[str], name: str
+) -> None:
+    """Raise where `config.json` differs in these keys from its copy in the metadata of a file."""
+    for key in keys:
+        if copy.get(key) is not None and copy[key] != content[key]:
+            raise WeightsError(
+                f"{name}: {key} differs from the copy in {WEIGHTS}: {CONFIG} was changed"
+            )
