@@ -155,7 +155,7 @@ def check_copy(
 ) -> None:
     """Raise where `config.json` differs in these keys from its copy in the metadata of a file."""
     for key in keys:
-        if copy.get(key) is not None and copy[key] != content[key]:
+        if None not in (copy.get(key), content[key]) and copy[key] != content[key]:
             raise WeightsError(
                 f"{name}: {key} differs from the copy in {WEIGHTS}: {CONFIG} was changed"
             )
