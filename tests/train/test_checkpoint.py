@@ -154,10 +154,15 @@ def test_nothing_but_damaged_checkpoints_is_an_error(run: Path) -> None:
     assert sorted((run / "checkpoints").iterdir()) == before
 
 
+@pytest.mark.parametrize("exchanged", [False, True])
 def test_without_the_best_the_last_weights_are_kept(
-    run: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    run: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, exchanged: bool
 ) -> None:
-    (run / "checkpoints" / "best.safetensors").write_bytes(b"")
+    """An empty file, and the complete checkpoint of another step."""
+    best = run / "checkpoints" / "best.safetensors"
+    best.write_bytes(b"")
+    if exchanged:
+        shutil.copy(max(best.parent.glob("step-*.safetensors")), best)
 
     def end(config: Any, state: Any, loader: Any, **rest: Any) -> None:
         state.step, state.best_step, state.best = 12, 6, 0.5

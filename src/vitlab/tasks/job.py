@@ -39,7 +39,7 @@ from vitlab.tasks.run_folder import Plan, check_new, forget_run, write_plan, wri
 from vitlab.tasks.start import check_whitening, reopen, start_white, with_teacher
 from vitlab.train.batch_size import check_memory, out_of_memory
 from vitlab.train.budget import steps_for
-from vitlab.train.checkpoint import checkpoints, load_checkpoint
+from vitlab.train.checkpoint import checkpoints, read_checkpoint, restore
 from vitlab.train.ema import averaged
 from vitlab.train.learning import prepare_learning
 from vitlab.train.log import Metric
@@ -319,7 +319,13 @@ class Job:
     def _take_best(self) -> None:
         best = new_state(self.state.model, self.plan.train)
         try:
-            load_checkpoint(self.files.best, best)
+            checkpoint = read_checkpoint(self.files.best)
+            step = checkpoint.numbers["step"]
+            if step != self.state.best_step:
+                raise WeightsError(
+                    f"{self.files.best}: from step {step}; valid: step {self.state.best_step}"
+                )
+            restore(best, checkpoint)
         except WeightsError as error:
             log.warning("%s; the last weights take the place of the best", error)
             self.state.best_step = 0

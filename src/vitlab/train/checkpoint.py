@@ -82,11 +82,6 @@ def save_checkpoint(path: Path, state: TrainState, progress: Progress) -> None:
         file.write(checksum)
 
 
-def load_checkpoint(path: Path, state: TrainState) -> Progress:
-    """Make `state` what it was, and tell what the run had come to."""
-    return restore(state, read_checkpoint(path))
-
-
 def read_checkpoint(path: Path) -> Checkpoint:
     """A checkpoint's content; WeightsError when any of it is damaged."""
     whole = _is_whole(path)
