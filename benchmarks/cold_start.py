@@ -22,7 +22,7 @@ import numpy as np
 from harness import ROOT
 from PIL import Image
 
-from vitlab.contest.ratios import compare
+from vitlab.timing.referee import compare
 
 THEIRS = """
 import sys

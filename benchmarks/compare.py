@@ -24,7 +24,7 @@ from typing import Any
 
 from harness import ROOT
 
-from vitlab.runtime import cores
+from vitlab.machine.cores import cores
 
 
 @dataclass(frozen=True, kw_only=True)

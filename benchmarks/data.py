@@ -25,8 +25,7 @@ from deit import PHOTOS
 from harness import Progress, compete
 from PIL import Image
 
-from vitlab.contest.ratios import compare, paired_ratios
-from vitlab.contest.referee import Contestant, Round
+from vitlab.timing.referee import Contestant, Round, compare, paired_ratios
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 IN_MEMORY: Mapping[str, Mapping[str, Any]] = {
@@ -75,9 +74,9 @@ def batches_in_memory(augment: dict[str, Any]) -> Call:
     """Ours, of images as many as CIFAR's."""
     import torch
 
-    from vitlab.data.augment_config import AugmentConfig
+    from vitlab.data.augment.config import AugmentConfig
     from vitlab.data.images import ArraySet
-    from vitlab.data.loader import ArrayLoader
+    from vitlab.data.loading.loader import ArrayLoader
 
     pixels = torch.randint(256, (50_000, 3, 32, 32), dtype=torch.uint8)
     loader = ArrayLoader(
@@ -97,10 +96,10 @@ def vitlab_files(folder: str) -> Call:
     """Ours, in this process alone."""
     import torch
 
-    from vitlab.data.augment_config import AugmentConfig
+    from vitlab.data.augment.config import AugmentConfig
     from vitlab.data.images import FileSet
-    from vitlab.data.loader import FileLoader
-    from vitlab.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+    from vitlab.data.loading.loader import FileLoader
+    from vitlab.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
     paths = tuple(sorted(Path(folder).iterdir()))
     loader = FileLoader(
@@ -120,8 +119,8 @@ def vitlab_files(folder: str) -> Call:
 
 def vitlab_decoding(folder: str) -> Call:
     """Ours without what happens to the batch: 8-bit crops."""
-    from vitlab.data.decode import Decoder
-    from vitlab.preprocessing import HALF, Preprocessing
+    from vitlab.images.decode import Decoder
+    from vitlab.images.preprocessing import HALF, Preprocessing
 
     preprocessing = Preprocessing(size=(224, 224), mean=HALF, std=HALF, interpolation="bilinear")
     decoder = Decoder(preprocessing=preprocessing, area=AREA, ratio=RATIO)
@@ -139,8 +138,8 @@ def pillow_files(folder: str) -> Call:
     """Each image on its own: open, convert, crop, resize, mirror, to float, normalise."""
     import torch
 
-    from vitlab.data.boxes import crop_box
-    from vitlab.preprocessing import IMAGENET_MEAN, IMAGENET_STD
+    from vitlab.images.boxes import crop_box
+    from vitlab.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
     paths = sorted(Path(folder).iterdir())
     mean, std = np.array(IMAGENET_MEAN, np.float32), np.array(IMAGENET_STD, np.float32)
@@ -169,7 +168,7 @@ def torchvision_files(folder: str) -> Call:
     import torch
     from torchvision import transforms
 
-    from vitlab.preprocessing import IMAGENET_MEAN, IMAGENET_STD
+    from vitlab.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
     transform = transforms.Compose(
         [

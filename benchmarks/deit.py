@@ -12,7 +12,8 @@ import numpy as np
 from harness import ROOT
 from numpy.typing import NDArray
 
-from vitlab import imagenet, load
+from vitlab import load
+from vitlab.weights import imagenet
 
 PLACE = Path(os.environ.get("VITLAB_BENCHMARK_DATA") or ROOT.parent / "shared")
 WEIGHTS = PLACE / "weights" / "deit_tiny_patch16_224.safetensors"

@@ -18,8 +18,7 @@ from typing import Any
 
 from harness import Process, Progress, compete
 
-from vitlab.contest.ratios import Estimate, compare, paired_ratios, quantile
-from vitlab.contest.referee import Contestant, Round
+from vitlab.timing.referee import Contestant, Estimate, Round, compare, paired_ratios, quantile
 
 FORWARD = "forward"
 LIMITS = {"rollout": 1.6, "relevance": 4.0}
@@ -35,8 +34,8 @@ def explaining(
     import torch
 
     import vitlab
-    from vitlab.explain.ask import Ask
     from vitlab.explain.methods import explain
+    from vitlab.explain.request import Ask
 
     torch.manual_seed(0)
     changes = {} if size is None else {"image_size": size}

@@ -64,9 +64,9 @@ def run_timm(seed: int, options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from reference.torchvision_ops import declare
+    from vitlab.data.augment.geometry import resize
     from vitlab.data.datasets import open_data
-    from vitlab.data.draw import draw_per_class
-    from vitlab.data.resize import resize
+    from vitlab.data.split import draw_per_class
 
     declare()
     import timm

@@ -5,7 +5,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from vitlab.contest import referee
+from vitlab.timing import referee
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

@@ -21,13 +21,11 @@ from compare import append, read
 from harness import Process, Progress, compete
 
 from vitlab.config import from_dict, to_dict
-from vitlab.contest.machine import MACHINE, machine
-from vitlab.contest.ratios import Estimate, compare, paired_ratios
-from vitlab.contest.referee import Contestant
-from vitlab.tasks.benchmark.content import Cell, Entry
-from vitlab.tasks.benchmark.contestants import DEFAULT_ENGINE
-from vitlab.tasks.benchmark.job import compared
-from vitlab.tasks.benchmark.prepare import IMAGES, Prepared, prepared
+from vitlab.jobs.benchmark.contestants import DEFAULT_ENGINE
+from vitlab.jobs.benchmark.job import compared
+from vitlab.jobs.benchmark.prepare import IMAGES, Prepared, prepared
+from vitlab.jobs.benchmark.result import Cell, Entry
+from vitlab.timing.referee import MACHINE, Contestant, Estimate, compare, machine, paired_ratios
 
 MODELS = ("vit_ti16", "vit_s16", "vit_b16")
 BATCHES = (1, 8, 64)
@@ -47,7 +45,7 @@ def export(folder: str, config: dict[str, Any], batch: int) -> Any:
     import numpy as np
     import torch
 
-    from vitlab.inference.peers import PEERS
+    from vitlab.jobs.benchmark.peers import PEERS
     from vitlab.models.config import ViTConfig
 
     place = Path(folder)
@@ -73,7 +71,7 @@ def compiled_timm(folder: str, config: dict[str, Any], batch: int) -> Any:
     import torch
     import torch._inductor.config
 
-    from vitlab.inference.peers import PEERS
+    from vitlab.jobs.benchmark.peers import PEERS
     from vitlab.models.config import ViTConfig
 
     torch._inductor.config.freezing = True
@@ -129,7 +127,7 @@ def measure(
     }
     plain, *twins = map(
         prepared,
-        _told("vitlab.tasks.benchmark.prepare:prepare", {**asked, "batch": batch}, options),
+        _told("vitlab.jobs.benchmark.prepare:prepare", {**asked, "batch": batch}, options),
     )
     if set(EXPORTS) & set(options.rivals):
         shared = {"folder": plain.folder, "config": plain.config, "batch": batch}
@@ -192,7 +190,7 @@ def _pair(
         arguments |= {"name": name, "config": model.config}
     known = {"ours": "engine", "theirs": "peer"}
     if factory in known:
-        factory = f"vitlab.tasks.benchmark.contestants:{known[factory]}"
+        factory = f"vitlab.jobs.benchmark.contestants:{known[factory]}"
     entry = Entry(
         name=name,
         model=model.name,

@@ -24,14 +24,13 @@ from harness import Progress
 from numpy.typing import NDArray
 
 from vitlab.config import from_dict, to_dict
-from vitlab.contest.ratios import Estimate
-from vitlab.tasks.benchmark.content import Accuracy, Benchmark, Cell
-from vitlab.tasks.benchmark.job import benchmark
-from vitlab.tasks.benchmark.judge import changed
-from vitlab.tasks.benchmark.plan import Plan
-from vitlab.tasks.benchmark.plot import draw_curve
-from vitlab.tasks.export import export
-from vitlab.tasks.figures.style import check_matplotlib, rendered, styled
+from vitlab.jobs.benchmark.job import benchmark, changed
+from vitlab.jobs.benchmark.plan import Plan
+from vitlab.jobs.benchmark.plot import draw_curve
+from vitlab.jobs.benchmark.result import Accuracy, Benchmark, Cell
+from vitlab.jobs.export import export
+from vitlab.report.plots import check_matplotlib, rendered, styled
+from vitlab.timing.referee import Estimate
 
 NUMBERS = (0, 4, 8, 12, 13, 16, 20)
 ENGINES = {"torch": "DeiT-Ti", "onnxruntime": "DeiT-Ti exported"}
@@ -49,7 +48,7 @@ def file_of(out: Path, number: int) -> Path:
 def opened(engine: str, number: int, out: Path) -> Run:
     """Photos to logits."""
     if engine == "onnxruntime":
-        from vitlab.inference.runtimes import run_onnx
+        from vitlab.classify.engines.runtimes import run_onnx
 
         return run_onnx(file_of(out, number))
     import torch

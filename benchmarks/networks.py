@@ -28,7 +28,7 @@ def prepare(model: str, batch: int, folder: str) -> Call:
     import torch
 
     import vitlab
-    from vitlab.models.flops import cost
+    from vitlab.models.cost import cost
 
     torch.manual_seed(0)
     config = _config(model)
@@ -77,11 +77,11 @@ def training(network: str, model: str, folder: str) -> Call:
 
 def _our_step(module: Any, images: Any, labels: Any) -> Callable[[], float]:
     """What `vitlab train` does with a batch."""
-    from vitlab.data.batch import Batch
-    from vitlab.runtime import keep_freed_memory
-    from vitlab.train.config import OptimizerConfig, TrainConfig
-    from vitlab.train.state import new_state
-    from vitlab.train.step import train_step
+    from vitlab.data.loading.batch import Batch
+    from vitlab.machine.cores import keep_freed_memory
+    from vitlab.training.config import OptimizerConfig, TrainConfig
+    from vitlab.training.state import new_state
+    from vitlab.training.step import train_step
 
     keep_freed_memory()
     import torch
@@ -121,7 +121,7 @@ def _open_ours(file: str) -> Callable[[str, str], Any]:
 
 def _open_peer(name: str) -> Callable[[str, str], Any]:
     def open_network(folder: str, model: str) -> Any:
-        from vitlab.inference.peers import PEERS
+        from vitlab.jobs.benchmark.peers import PEERS
 
         return PEERS[name].open(_config(model), Path(folder) / PEERS[name].file)
 

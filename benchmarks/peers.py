@@ -17,9 +17,8 @@ from typing import Any, Literal
 
 from harness import Process, Progress, compete
 
-from vitlab.contest import machine
-from vitlab.contest.ratios import Estimate, compare, paired_ratios
-from vitlab.contest.referee import Contestant, Memory, Round
+from vitlab.timing import referee as machine
+from vitlab.timing.referee import Contestant, Estimate, Memory, Round, compare, paired_ratios
 
 Work = Literal["forward", "training"]
 

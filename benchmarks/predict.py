@@ -25,9 +25,15 @@ from typing import Any
 from deit import PHOTOS, PLACE, WEIGHTS
 from harness import Progress, compete
 
-from vitlab.contest.machine import MACHINE, disturbances, machine
-from vitlab.contest.ratios import compare, paired_ratios
-from vitlab.contest.referee import Contestant, Round
+from vitlab.timing.referee import (
+    MACHINE,
+    Contestant,
+    Round,
+    compare,
+    disturbances,
+    machine,
+    paired_ratios,
+)
 
 CROP = 224 / 256
 """As the authors of DeiT evaluated it; timm's own default is another."""

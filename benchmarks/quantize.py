@@ -20,9 +20,9 @@ import numpy as np
 from deit import BATCH, WEIGHTS, photos
 from numpy.typing import NDArray
 
-from vitlab.export.quantize import Policy, write_int8
-from vitlab.inference.runtimes import run_onnx
-from vitlab.tasks.export import export
+from vitlab.classify.engines.runtimes import run_onnx
+from vitlab.exporting.quantize import Policy, write_int8
+from vitlab.jobs.export import export
 
 CALIBRATED = 64
 WAYS = {

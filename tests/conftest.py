@@ -39,7 +39,7 @@ os.environ["VITLAB_BFLOAT16"] = "0"
 @pytest.fixture(autouse=True)
 def narrow_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """The usual engine is the same on every machine."""
-    monkeypatch.setattr("vitlab.runtime.wide_vectors", lambda: False)
+    monkeypatch.setattr("vitlab.machine.cores.wide_vectors", lambda: False)
 
 
 @pytest.fixture

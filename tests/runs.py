@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitlab.tasks import job
-from vitlab.tasks.train import train
-from vitlab.train.loop import fit
+from vitlab.jobs import run as job
+from vitlab.jobs.train import train
+from vitlab.training.loop import fit
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 CHANGES: dict[str, Any] = {

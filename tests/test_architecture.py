@@ -16,11 +16,16 @@ from PIL import Image
 import vitlab
 from tracer import SOURCE as ROOT
 from tracer import files_entered
-from vitlab.data.augment_config import AugmentConfig
+from vitlab.data.augment.config import AugmentConfig
 from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
 from vitlab.models.config import ViTConfig
-from vitlab.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
-from vitlab.train.pretrain_config import MaeConfig, MaskedPatchConfig
+from vitlab.training.config import (
+    MaeConfig,
+    MaskedPatchConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "vitlab"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -29,22 +34,37 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ROWS = (
     ("__main__",),
     ("cli",),
-    ("experiments", "serve"),
-    ("tasks",),
-    ("recipes",),
-    ("inference",),
-    ("train", "evaluate", "explain", "export"),
-    ("weights", "data"),
+    (
+        "experiments",
+        "serve",
+    ),
+    ("jobs",),
+    ("report",),
+    ("classify",),
+    (
+        "explain",
+        "exporting",
+    ),
+    ("training",),
+    ("evaluation",),
+    (
+        "weights",
+        "data",
+    ),
+    ("objectives",),
     ("models",),
     ("nn",),
-    ("contact_sheet",),
-    ("preprocessing", "distributed", "runtime", "download"),
-    ("bands", "contest"),
+    ("images",),
+    ("timing",),
     (
-        *("config", "registry", "files", "image_file", "home", "checksum", "imagenet"),
-        *("kinds", "memory", "drawn_text"),
+        "machine",
+        "io",
     ),
-    ("control_groups", "lock", "visible_text"),
+    (
+        "config",
+        "registry",
+        "task",
+    ),
     ("errors",),
 )
 ROW_OF = {part: number for number, row in enumerate(ROWS) for part in row}
@@ -143,12 +163,12 @@ def test_every_field_of_a_model_is_read(config: type[Any]) -> None:
 @pytest.mark.parametrize(
     ("config", "owners", "folders"),
     [
-        (TrainConfig, ("config", "train"), ("train", "tasks")),
-        (OptimizerConfig, ("config", "optimizer"), ("train",)),
-        (ScheduleConfig, ("config", "schedule"), ("train",)),
+        (TrainConfig, ("config", "train"), ("training", "jobs")),
+        (OptimizerConfig, ("config", "optimizer"), ("training",)),
+        (ScheduleConfig, ("config", "schedule"), ("training",)),
         (AugmentConfig, ("config", "augment"), ("data",)),
-        (MaskedPatchConfig, ("masked_patch",), ("train",)),
-        (MaeConfig, ("mae",), ("train",)),
+        (MaskedPatchConfig, ("masked_patch",), ("training",)),
+        (MaeConfig, ("mae",), ("training",)),
     ],
 )
 def test_every_field_of_a_run_is_read(
@@ -165,7 +185,7 @@ FILES_ENTERED = {
     "finetune --from cifar10 --data digits --steps 2 --out run": 133,
 }
 IMPORTED_BY_EXPLAIN = 207
-EXPLAIN_JOB, IMPORTED_BY_EXPLAIN_JOB = "vitlab.tasks.explain", 173
+EXPLAIN_JOB, IMPORTED_BY_EXPLAIN_JOB = "vitlab.jobs.explain", 173
 SLACK = 1.1
 
 

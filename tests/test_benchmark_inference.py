@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from vitlab.contest.machine import MACHINE
-from vitlab.contest.referee import Memory, Turn
-from vitlab.tasks.benchmark.content import Cell
-from vitlab.tasks.benchmark.prepare import Prepared
+from vitlab.jobs.benchmark.prepare import Prepared
+from vitlab.jobs.benchmark.result import Cell
+from vitlab.timing.referee import MACHINE, Memory, Turn
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 inference: Any = importlib.import_module("inference")

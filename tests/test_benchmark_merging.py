@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from vitlab.config import to_dict
-from vitlab.contest.machine import MACHINE
-from vitlab.contest.referee import Memory, Turn
-from vitlab.tasks.benchmark.content import Benchmark, Cell, Entry
+from vitlab.jobs.benchmark.result import Benchmark, Cell, Entry
+from vitlab.timing.referee import MACHINE, Memory, Turn
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 merge_tokens: Any = importlib.import_module("merge_tokens")

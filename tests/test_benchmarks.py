@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from vitlab.contest.machine import SGEMM_SIDE
-from vitlab.contest.referee import Memory, Turn
+from vitlab.timing.referee import SGEMM_SIDE, Memory, Turn
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.append(str(BENCHMARKS))

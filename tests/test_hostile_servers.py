@@ -11,8 +11,8 @@ import pytest
 from command import Command, Outcome
 from data.server import listening
 from vitlab.cli.main import run
-from vitlab.download import RemoteFile, download
 from vitlab.errors import DataError
+from vitlab.io.download import RemoteFile, download
 from weights.bundles import make_bundle
 from weights.hub_server import Hub, _Handler, standing_in
 
@@ -90,8 +90,8 @@ def test_what_a_server_announces_is_bounded(tmp_path: Path) -> None:
 
 
 def test_every_mirror_is_https_or_has_a_whole_sha256() -> None:
-    from vitlab.data.fashion import PACKED, SERVERS
-    from vitlab.weights.table import checkpoints
+    from vitlab.data.sources.fashion import PACKED, SERVERS
+    from vitlab.weights.published import checkpoints
 
     for server in SERVERS:
         for name, size, digest in PACKED:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from command import ROOT, script
-from vitlab.evaluate.metrics import wilson
-from vitlab.models.flops import cost
-from vitlab.tasks.evaluate import evaluate
-from vitlab.tasks.job_result import Run
-from vitlab.tasks.train import train
+from vitlab.evaluation.metrics import wilson
+from vitlab.jobs.evaluate import evaluate
+from vitlab.jobs.run_result import Run
+from vitlab.jobs.train import train
+from vitlab.models.cost import cost
 
 SMALL: dict[str, Any] = {
     "model": "vit_test",

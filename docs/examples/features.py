@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 import vitlab
-from vitlab.tasks.features import extract
-from vitlab.tasks.similar import similar
+from vitlab.jobs.features import extract
+from vitlab.jobs.similar import similar
 from vitlab.weights.bundle import save_bundle
 
 torch.manual_seed(0)

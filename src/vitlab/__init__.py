@@ -6,26 +6,26 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitlab.classify.open_model import load as load
     from vitlab.errors import VitlabError as VitlabError
     from vitlab.experiments.run import experiment as experiment
-    from vitlab.inference.load import load as load
+    from vitlab.images.preprocessing import Preprocessing as Preprocessing
+    from vitlab.jobs.evaluate import evaluate as evaluate
+    from vitlab.jobs.export import export as export
+    from vitlab.jobs.fewshot import fewshot as fewshot
+    from vitlab.jobs.figures import figures as figures
+    from vitlab.jobs.finetune import finetune as finetune
+    from vitlab.jobs.pretrain import pretrain as pretrain
+    from vitlab.jobs.train import train as train
+    from vitlab.jobs.walkthrough import walkthrough as walkthrough
     from vitlab.models.config import ViTConfig as ViTConfig
     from vitlab.models.summary import summary as summary
     from vitlab.models.variants import variants as variants
     from vitlab.models.vit import VisionTransformer as VisionTransformer
     from vitlab.nn.attention import MultiHeadAttention as MultiHeadAttention
     from vitlab.nn.attention import dot_product_attention as dot_product_attention
-    from vitlab.preprocessing import Preprocessing as Preprocessing
     from vitlab.registry import register as register
-    from vitlab.tasks.evaluate import evaluate as evaluate
-    from vitlab.tasks.export import export as export
-    from vitlab.tasks.fewshot import fewshot as fewshot
-    from vitlab.tasks.figures.job import figures as figures
-    from vitlab.tasks.finetune import finetune as finetune
-    from vitlab.tasks.pretrain import pretrain as pretrain
-    from vitlab.tasks.train import train as train
-    from vitlab.tasks.walkthrough.job import walkthrough as walkthrough
-    from vitlab.weights.create import create_model as create_model
+    from vitlab.weights.load import create_model as create_model
     from vitlab.weights.load import load_weights as load_weights
     from vitlab.weights.save import save_weights as save_weights
 
@@ -33,27 +33,27 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "MultiHeadAttention": "vitlab.nn.attention",
-    "Preprocessing": "vitlab.preprocessing",
+    "Preprocessing": "vitlab.images.preprocessing",
     "ViTConfig": "vitlab.models.config",
     "VisionTransformer": "vitlab.models.vit",
     "VitlabError": "vitlab.errors",
-    "create_model": "vitlab.weights.create",
+    "create_model": "vitlab.weights.load",
     "dot_product_attention": "vitlab.nn.attention",
-    "evaluate": "vitlab.tasks.evaluate",
+    "evaluate": "vitlab.jobs.evaluate",
     "experiment": "vitlab.experiments.run",
-    "export": "vitlab.tasks.export",
-    "fewshot": "vitlab.tasks.fewshot",
-    "figures": "vitlab.tasks.figures.job",
-    "finetune": "vitlab.tasks.finetune",
-    "load": "vitlab.inference.load",
+    "export": "vitlab.jobs.export",
+    "fewshot": "vitlab.jobs.fewshot",
+    "figures": "vitlab.jobs.figures",
+    "finetune": "vitlab.jobs.finetune",
+    "load": "vitlab.classify.open_model",
     "load_weights": "vitlab.weights.load",
-    "pretrain": "vitlab.tasks.pretrain",
+    "pretrain": "vitlab.jobs.pretrain",
     "register": "vitlab.registry",
     "save_weights": "vitlab.weights.save",
     "summary": "vitlab.models.summary",
-    "train": "vitlab.tasks.train",
+    "train": "vitlab.jobs.train",
     "variants": "vitlab.models.variants",
-    "walkthrough": "vitlab.tasks.walkthrough.job",
+    "walkthrough": "vitlab.jobs.walkthrough",
 }
 
 __all__ = sorted(["__version__", *_HOMES])

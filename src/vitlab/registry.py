@@ -81,22 +81,22 @@ VARIANTS = Registry("variant", {}, reserved="vitlab.models.variants:built_in")
 DATASETS = Registry(
     "dataset",
     {
-        "sample": "vitlab.data.sample:SAMPLE",
-        "digits": "vitlab.data.digits:DIGITS",
-        "cifar10": "vitlab.data.cifar:CIFAR10",
-        "cifar100": "vitlab.data.cifar:CIFAR100",
-        "fashion-mnist": "vitlab.data.fashion:FASHION_MNIST",
+        "sample": "vitlab.data.sources.sample:SAMPLE",
+        "digits": "vitlab.data.sources.digits:DIGITS",
+        "cifar10": "vitlab.data.sources.cifar:CIFAR10",
+        "cifar100": "vitlab.data.sources.cifar:CIFAR100",
+        "fashion-mnist": "vitlab.data.sources.fashion:FASHION_MNIST",
     },
 )
 RECIPES = Registry(
     "recipe",
     {
-        "cifar10_30min": "vitlab.recipes.record:cifar10_30min",
-        "cifar10_best": "vitlab.recipes.record:cifar10_best",
-        "cifar10_pure": "vitlab.recipes.record:cifar10_pure",
-        "default": "vitlab.recipes.small:default",
-        "demo": "vitlab.recipes.small:demo",
-        "seed": "vitlab.recipes.small:seed",
+        "cifar10_30min": "vitlab.training.recipes.from_scratch:cifar10_30min",
+        "cifar10_best": "vitlab.training.recipes.from_scratch:cifar10_best",
+        "cifar10_pure": "vitlab.training.recipes.from_scratch:cifar10_pure",
+        "default": "vitlab.training.recipes.from_scratch:default",
+        "demo": "vitlab.training.recipes.from_scratch:demo",
+        "seed": "vitlab.training.recipes.from_scratch:seed",
     },
 )
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from command import Command
-from tasks.classifiers import LABELS, colours, saved_model
+from jobs.classifiers import LABELS, colours, saved_model
 from vitlab.weights.bundled import bundled_folder
-from vitlab.weights.deployed import FACTS_KEY
+from vitlab.weights.exported import FACTS_KEY
 
 
 def test_a_benchmark_is_told_and_written(command: Command, tmp_path: Path) -> None:

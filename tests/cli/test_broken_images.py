@@ -10,9 +10,9 @@ import pytest
 
 from command import Command
 from data.picture_files import encoded, picture, png_of
-from vitlab.data.decode import Decoder
 from vitlab.errors import InputError
-from vitlab.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from vitlab.images.decode import Decoder
+from vitlab.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
 GOOD, EACH = 270, 3
 CLASSES = ("Äpfel & Birnen", "dogs", "貓")

@@ -11,7 +11,7 @@ import torch
 
 from command import Command
 from runs import CHANGES, metrics_of, weights_of
-from vitlab.tasks.train import train
+from vitlab.jobs.train import train
 
 STEPS = CHANGES | {"budget": 4.0, "evaluations": 1, "checkpoint_every": 2}
 

@@ -12,9 +12,9 @@ from rich.progress import Progress as Bars
 from command import Command
 from vitlab.cli.progress import PlainProgress, TerminalProgress, showing
 from vitlab.data.datasets import Mirror, StoredFile
-from vitlab.data.digits import DIGITS
-from vitlab.download import Progress
+from vitlab.data.sources.digits import DIGITS
 from vitlab.errors import DataError
+from vitlab.io.download import Progress
 from vitlab.registry import DATASETS
 
 

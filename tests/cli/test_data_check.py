@@ -13,8 +13,8 @@ from rich.console import Console
 from command import Command
 from data.messy_folder import EXPECTED, make_messy, photograph
 from data.picture_files import encoded
-from vitlab.cli import counting as module
-from vitlab.cli.counting import counting
+from vitlab.cli import progress as module
+from vitlab.cli.progress import counting
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ import pytest
 
 from command import Command
 from vitlab.cli.thumbnails import thumbnail
-from vitlab.data.cifar import CIFAR10_LABELS
+from vitlab.data.sources.cifar import CIFAR10_LABELS
 from vitlab.errors import ConfigError
-from vitlab.tasks import demo as demo_module
-from vitlab.tasks.demo import free_folder
-from vitlab.tasks.evaluate import evaluate
+from vitlab.jobs import demo as demo_module
+from vitlab.jobs.demo import free_folder
+from vitlab.jobs.evaluate import evaluate
 from weights.bundles import bundle_inside
 
 

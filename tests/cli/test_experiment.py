@@ -9,7 +9,8 @@ import pytest
 
 from command import Command
 from vitlab.errors import ExperimentStopped
-from vitlab.experiments import lab, run
+from vitlab.experiments import context as lab
+from vitlab.experiments import run
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "experiments" / "dropout.toml"

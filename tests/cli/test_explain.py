@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from command import Command
-from tasks.classifiers import LABELS, colours, saved_model
+from jobs.classifiers import LABELS, colours, saved_model
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 
 from command import Command
 from vitlab.errors import ConfigError, Disagrees
-from vitlab.tasks import export as export_task
-from vitlab.tasks import export_accuracy
-from vitlab.tasks.export_accuracy import Accuracy
+from vitlab.jobs import export as export_accuracy
+from vitlab.jobs import export as export_task
+from vitlab.jobs.export import Accuracy
 
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.usefixtures("no_type_checks")

@@ -9,7 +9,7 @@ import pytest
 
 from command import Command
 from runs import CHANGES, same, words
-from vitlab.train.checkpoint import checkpoints, read_checkpoint
+from vitlab.training.checkpoint import checkpoints, read_checkpoint
 
 resource = pytest.importorskip("resource")
 
@@ -39,7 +39,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on a disk with room."""
-    from vitlab.tasks.train import train
+    from vitlab.jobs.train import train
 
     return train(
         data="sample", out=tmp_path_factory.mktemp("runs") / "whole", changes=SETTINGS

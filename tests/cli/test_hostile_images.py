@@ -9,8 +9,8 @@ import pytest
 from PIL import Image, TiffImagePlugin
 
 from command import Command, Outcome
-from vitlab.data.walk import SUFFIXES
-from vitlab.preprocessing import Preprocessing
+from vitlab.images.find import SUFFIXES
+from vitlab.images.preprocessing import Preprocessing
 from weights.bundles import make_bundle, small_model
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from command import Command
-from vitlab.tasks.card import markdown, read_card, sections
+from vitlab.jobs.card import markdown, read_card, sections
 from weights.bundles import METRICS, PROVENANCE, make_bundle
 
 

@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from vitlab.cli.live import LiveView
-from vitlab.tasks.run_folder import Plan
-from vitlab.train.config import TrainConfig
-from vitlab.train.log import Metric
+from vitlab.jobs.run_folder import Plan
+from vitlab.training.config import TrainConfig
+from vitlab.training.log import Metric
 
 SIZE = {"image_size": (32, 32)}
 

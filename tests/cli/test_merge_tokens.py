@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from command import Command
-from tasks.classifiers import colours, saved_model
+from jobs.classifiers import colours, saved_model
 from vitlab import create_model, load, save_weights
+from vitlab.classify.classifier import Classifier
 from vitlab.errors import FileError, InputError
-from vitlab.inference.classifier import Classifier
+from vitlab.jobs.predict import predict
 from vitlab.models.merging import merging
-from vitlab.tasks.predict import predict
 from vitlab.weights.load import load_weights
 
 

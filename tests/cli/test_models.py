@@ -36,7 +36,7 @@ def test_a_pattern_is_part_of_a_name_or_a_glob(
 def test_without_a_pattern_every_name_is_listed_whole(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vitlab.models import flops
+    from vitlab.models import cost as flops
 
     cheap = flops.Cost(parameters=1, flops=2, tokens=None)
     monkeypatch.setattr(flops, "cost", lambda name: cheap)

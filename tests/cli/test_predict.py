@@ -12,9 +12,9 @@ from PIL import Image
 
 from command import Command
 from data.picture_files import encoded, picture, png_of, write_broken
-from tasks.classifiers import LABELS, colours, saved_model
+from jobs.classifiers import LABELS, colours, saved_model
 from vitlab import load
-from vitlab.cli.bars import print_bars
+from vitlab.cli.output import print_bars
 
 
 @pytest.fixture(scope="module")

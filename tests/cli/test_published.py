@@ -10,10 +10,10 @@ from PIL import Image
 
 from command import Command
 from data.server import Served
-from vitlab import download as downloading
-from vitlab import imagenet, save_weights
-from vitlab.weights import bundled
-from vitlab.weights.table import Checkpoint, checkpoints
+from vitlab import save_weights
+from vitlab.io import download as downloading
+from vitlab.weights import bundled, imagenet
+from vitlab.weights.published import Checkpoint, checkpoints
 from weights.published import FILE, publish, small_model
 
 

@@ -8,13 +8,13 @@ import torch
 
 from command import Command
 from vitlab.errors import Interrupted
-from vitlab.models.flops import cost
-from vitlab.models.registry import create_model
-from vitlab.recipes.registry import recipe
-from vitlab.tasks import job
-from vitlab.tasks.report.numbers import short
-from vitlab.train import batch_size, loop
-from vitlab.train.optim import optimizer_flops
+from vitlab.jobs import run as job
+from vitlab.models.build import create_model
+from vitlab.models.cost import cost
+from vitlab.report.html import short
+from vitlab.training import batch_size, loop
+from vitlab.training.optim import optimizer_flops
+from vitlab.training.recipes.from_scratch import recipe
 
 SMALL = ("--data", "sample", "--steps", 2, "--set", "model=vit_test", "--set", "evaluations=1")
 

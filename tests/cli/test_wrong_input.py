@@ -10,7 +10,7 @@ import pytest
 
 from command import Command
 from data.picture_files import encoded, picture, png_of
-from tasks.classifiers import LABELS, saved_model
+from jobs.classifiers import LABELS, saved_model
 
 EACH = 3
 FILES = {
@@ -165,7 +165,7 @@ def cases() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, a folder that is right, and its features."""
-    from vitlab.tasks.features import extract
+    from vitlab.jobs.features import extract
 
     home = tmp_path_factory.mktemp("home")
     model, seed = saved_model(home / MODEL), 100

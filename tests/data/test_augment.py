@@ -10,11 +10,11 @@ from torch import Tensor
 
 from reference import augment as reference
 from vitlab.config import from_dict, override, to_dict
-from vitlab.data import augment
-from vitlab.data.augment_config import AugmentConfig
-from vitlab.data.boxes import Box, central_box, crop_box, random_box
+from vitlab.data.augment import geometry as augment
+from vitlab.data.augment.config import AugmentConfig
 from vitlab.data.random import generator
 from vitlab.errors import ConfigError, UnknownName, VitlabError
+from vitlab.images.boxes import Box, central_box, crop_box, random_box
 
 B, C, H, W = 7, 3, 13, 11
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from vitlab.data.balance import class_weights, image_weights, label_weights
-from vitlab.data.order import Order
+from vitlab.data.loading.order import Order
+from vitlab.data.split import class_weights, image_weights, label_weights
 from vitlab.errors import ConfigError
 
 LABELS = torch.tensor([0] * 60 + [1] * 3 + [3] * 7)

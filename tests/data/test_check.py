@@ -9,10 +9,10 @@ from PIL import Image
 
 from data.messy_folder import EXPECTED, GOOD, make_messy, photograph
 from data.picture_files import encoded
-from vitlab.data import copies
-from vitlab.data.check import Check, check_folder
-from vitlab.data.check_sheet import write_check_sheet
-from vitlab.data.findings import KINDS, Finding
+from vitlab.data.check import copies
+from vitlab.data.check.check import Check, check_folder
+from vitlab.data.check.findings import KINDS, Finding
+from vitlab.data.check.sheet import write_check_sheet
 from vitlab.errors import DataError
 
 

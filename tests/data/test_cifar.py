@@ -18,13 +18,14 @@ from PIL import Image
 from data.server import Served
 from data.splits import splits
 from data.told import Told
-from vitlab.data import cifar, cifar_npm, npm
-from vitlab.data.archives import unpack
-from vitlab.data.cifar import CIFAR10, CIFAR10_FILES, CIFAR100, archive_mirror
 from vitlab.data.datasets import Dataset, Mirror, StoredFile
-from vitlab.data.fetch import fetch
-from vitlab.download import RemoteFile
+from vitlab.data.sources import cifar, cifar_npm
+from vitlab.data.sources import mirrors as npm
+from vitlab.data.sources.cifar import CIFAR10, CIFAR10_FILES, CIFAR100, archive_mirror
+from vitlab.data.sources.fetch import fetch
+from vitlab.data.sources.mirrors import unpack
 from vitlab.errors import DataError
+from vitlab.io.download import RemoteFile
 
 N = 7
 """Images in each tiny file."""

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from vitlab.data.draw import draw_per_class
 from vitlab.data.images import ArraySet
+from vitlab.data.split import draw_per_class
 from vitlab.errors import DataError
-from vitlab.tasks.job_data import divided
-from vitlab.train.config import TrainConfig
+from vitlab.jobs.run_data import divided
+from vitlab.training.config import TrainConfig
 
 
 def images() -> ArraySet:

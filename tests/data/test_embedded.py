@@ -11,7 +11,7 @@ from data.splits import splits
 from vitlab.data.datasets import open_data
 from vitlab.data.duplicates import duplicate_groups
 from vitlab.data.images import ArraySet
-from vitlab.data.sample import read_sheet, write_sheet
+from vitlab.data.sources.sample import read_sheet, write_sheet
 from vitlab.registry import DATASETS
 
 NAMES = "airplane automobile bird cat deer dog frog horse ship truck"

@@ -12,11 +12,18 @@ import pytest
 
 from data.server import Served
 from data.splits import splits
-from vitlab.data import fashion
-from vitlab.data.archives import deb_data, gunzip
 from vitlab.data.datasets import Dataset, Mirror, StoredFile
-from vitlab.data.fashion import FASHION_MNIST, FILES, TEST, TRAIN, deliver_from_debian, read_idx
-from vitlab.data.fetch import fetch
+from vitlab.data.sources import fashion
+from vitlab.data.sources.fashion import (
+    FASHION_MNIST,
+    FILES,
+    TEST,
+    TRAIN,
+    deliver_from_debian,
+    read_idx,
+)
+from vitlab.data.sources.fetch import fetch
+from vitlab.data.sources.mirrors import deb_data, gunzip
 from vitlab.errors import DataError
 
 SIZES = {"train": 5, "t10k": 3}

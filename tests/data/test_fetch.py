@@ -12,10 +12,10 @@ from data.server import Served
 from data.told import Told
 from vitlab.data import datasets
 from vitlab.data.datasets import Dataset, DataSource, Mirror, StoredFile, dataset, open_data
-from vitlab.data.fetch import fetch
 from vitlab.data.home import homes, user_cache, writable_home
-from vitlab.download import Progress, RemoteFile, download
+from vitlab.data.sources.fetch import fetch
 from vitlab.errors import DataError, UnknownName
+from vitlab.io.download import Progress, RemoteFile, download
 from vitlab.registry import DATASETS
 
 FILES = {"a.bin": b"first" * 1009, "b.bin": b"second" * 2003}

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from data.picture_files import CLASSES, encoded, folder_of, picture, write_broken, write_odd
-from vitlab.data.augment_config import AugmentConfig
+from vitlab.data.augment.config import AugmentConfig
 from vitlab.data.images import FileSet
-from vitlab.data.loader import Batch, FileLoader, batches_for_evaluation, open_loader
+from vitlab.data.loading.loader import Batch, FileLoader, batches_for_evaluation, open_loader
 from vitlab.errors import DataError
-from vitlab.preprocessing import HALF, Preprocessing
+from vitlab.images.preprocessing import HALF, Preprocessing
 
 ROOT = Path(__file__).resolve().parents[2]
 N = 23
@@ -270,7 +270,7 @@ def decoding() -> list[int]:
     return [
         process
         for process in alive(os.getpid())
-        if b"vitlab.data.worker" in Path(f"/proc/{process}/cmdline").read_bytes()
+        if b"vitlab.data.loading.worker" in Path(f"/proc/{process}/cmdline").read_bytes()
     ]
 
 
@@ -335,13 +335,14 @@ def test_a_file_that_kills_its_process_is_broken(
     deadly = str(files.paths[3])
     code = (
         f"import os, sys; sys.path[:] = {sys.path!r}\n"
-        "from vitlab.data import decode, worker\n"
+        "from vitlab.data.loading import worker\n"
+        "from vitlab.images import decode\n"
         "read = decode.Decoder.read\n"
         f"die = lambda path: os._exit(7) if path == {deadly!r} else None\n"
         "decode.Decoder.read = lambda self, path, seed: die(path) or read(self, path, seed)\n"
         "worker.main()"
     )
-    monkeypatch.setattr("vitlab.data.decoder_process.command", lambda: [sys.executable, "-c", code])
+    monkeypatch.setattr("vitlab.data.loading.pool.command", lambda: [sys.executable, "-c", code])
     loader = make(files, workers=2)
     assert len(list(loader.batches(0, 5))) == 5
     assert loader.broken == {files.paths[3]: "kills the process that decodes it (exit code 7)"}
@@ -351,7 +352,7 @@ def test_processes_that_cannot_start_are_an_error_that_tells_why(
     files: FileSet, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [sys.executable, "-c", "raise SystemExit('no such luck')"]
-    monkeypatch.setattr("vitlab.data.decoder_process.command", lambda: command)
+    monkeypatch.setattr("vitlab.data.loading.pool.command", lambda: command)
     with pytest.raises(RuntimeError, match=r"no decoding process can start .*: no such luck"):
         make(files, workers=1).batch(0)
 
@@ -359,10 +360,10 @@ def test_processes_that_cannot_start_are_an_error_that_tells_why(
 SCRIPT = """
 import signal, sys, torch
 from pathlib import Path
-from vitlab.data.augment_config import AugmentConfig
+from vitlab.data.augment.config import AugmentConfig
 from vitlab.data.images import FileSet
-from vitlab.data.loader import FileLoader
-from vitlab.preprocessing import HALF, Preprocessing
+from vitlab.data.loading.loader import FileLoader
+from vitlab.images.preprocessing import HALF, Preprocessing
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 paths = tuple(sorted(Path(sys.argv[1]).glob("*.jpg")))

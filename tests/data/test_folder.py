@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from vitlab.data.datasets import open_data
-from vitlab.data.folder import class_folders, image_files, read_classes
 from vitlab.data.images import FileSet
+from vitlab.data.sources.folder import class_folders, image_files, read_classes
 from vitlab.errors import DataError
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from vitlab.data.augment_config import AugmentConfig
+from vitlab.data.augment.config import AugmentConfig
 from vitlab.data.images import ArraySet
-from vitlab.data.loader import ArrayLoader, Batch, batches_for_evaluation, open_loader
-from vitlab.data.order import Order
+from vitlab.data.loading.loader import ArrayLoader, Batch, batches_for_evaluation, open_loader
+from vitlab.data.loading.order import Order
 from vitlab.errors import DataError
-from vitlab.preprocessing import Preprocessing
+from vitlab.images.preprocessing import Preprocessing
 
 N, C, H, W, CLASSES = 23, 3, 11, 13, 7
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)

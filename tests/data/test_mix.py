@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from reference import augment as reference
-from vitlab.data.augment_config import AugmentConfig
-from vitlab.data.mix import beta, cutmix, cutmix_boxes, mix, mixup
+from vitlab.data.augment.config import AugmentConfig
+from vitlab.data.augment.mix import beta, cutmix, cutmix_boxes, mix, mixup
 
 B, C, H, W, CLASSES = 5, 3, 13, 11, 7
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from reference import augment as reference
-from vitlab.data import operations
-from vitlab.data.policy import OPERATIONS
+from vitlab.data.augment import operations
+from vitlab.data.augment.policies import OPERATIONS
 
 B, H, W = 5, 13, 11
 STRENGTHS = {

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from reference.torchvision_ops import declare
-from vitlab.data.augment_config import MAGNITUDES, AugmentConfig
-from vitlab.data.policy import OPERATIONS, SPACES, apply_policy
+from vitlab.data.augment.config import MAGNITUDES, AugmentConfig
+from vitlab.data.augment.policies import OPERATIONS, SPACES, apply_policy
 
 H, W = 17, 13
 NAMES = {
@@ -108,7 +108,9 @@ def test_operations_strengths_and_signs_are_drawn_evenly(monkeypatch: pytest.Mon
 
         return operation
 
-    monkeypatch.setattr("vitlab.data.policy.OPERATIONS", {name: note(name) for name in OPERATIONS})
+    monkeypatch.setattr(
+        "vitlab.data.augment.policies.OPERATIONS", {name: note(name) for name in OPERATIONS}
+    )
     images = torch.zeros(14_000, 1, 1, 1, dtype=torch.uint8)
     apply_policy(images, AugmentConfig(policy="trivial"), torch.Generator().manual_seed(0))
     assert set(drawn) == set(OPERATIONS)

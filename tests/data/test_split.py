@@ -9,10 +9,9 @@ import torch
 from PIL import Image
 
 from vitlab.data import duplicates
-from vitlab.data.duplicates import duplicate_groups, join_near, near_pairs
+from vitlab.data.duplicates import SIDE, array_thumbnails, duplicate_groups, join_near, near_pairs
 from vitlab.data.images import ArraySet, FileSet
 from vitlab.data.split import class_quotas, hold_out
-from vitlab.data.thumbnails import SIDE, array_thumbnails
 from vitlab.errors import DataError
 
 

@@ -3,8 +3,7 @@
 import torch
 
 from vitlab.data.images import ArraySet
-from vitlab.data.split import hold_out
-from vitlab.data.strata import strata
+from vitlab.data.split import hold_out, strata
 
 
 def noise(count: int) -> torch.Tensor:

@@ -9,14 +9,14 @@ import torch
 
 from data.picture_files import encoded, folder_of, picture, write_broken
 from vitlab.config import from_dict, to_dict
+from vitlab.data import duplicates as thumbnails
 from vitlab.data import survey as survey_module
-from vitlab.data import thumbnails
-from vitlab.data.decode import Decoder
 from vitlab.data.images import FileSet, Survey
 from vitlab.data.split import hold_out
 from vitlab.data.survey import check_share, known_groups, looking, recalling, surveyed
 from vitlab.errors import DataError, InputError
-from vitlab.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from vitlab.images.decode import Decoder
+from vitlab.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
 
 def with_more(data: FileSet, *paths: Path) -> FileSet:

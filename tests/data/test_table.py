@@ -9,7 +9,7 @@ from PIL import Image
 
 from vitlab.data.datasets import open_data
 from vitlab.data.images import FileSet
-from vitlab.data.targets import split_labels
+from vitlab.data.sources.targets import split_labels
 from vitlab.errors import DataError
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vitlab.data import walk
-from vitlab.data.walk import in_blocks, matching, pointed_at, walk_images
+from vitlab.images import find as walk
+from vitlab.images.find import in_blocks, matching, pointed_at, walk_images
 
 
 def touch(folder: Path, *names: str) -> None:

@@ -18,25 +18,24 @@ import pytest
 import torch
 
 from experiments.tiny import CHANGES, LABELS, registered, source, study
+from vitlab.classify.classifier import load
 from vitlab.config import from_dict, to_dict
 from vitlab.data.images import ArraySet
 from vitlab.errors import ConfigError, DataError, ExperimentStopped, UnknownName
 from vitlab.experiments import training, write
-from vitlab.experiments.classes import halve, images_of_classes, part
+from vitlab.experiments.context import Lab, flops_per_step
 from vitlab.experiments.folder import exact_command
-from vitlab.experiments.lab import Lab, flops_per_step
 from vitlab.experiments.probes import probe
-from vitlab.experiments.run import experiment
+from vitlab.experiments.run import StopNow, experiment
 from vitlab.experiments.spec import Arm, Axis
-from vitlab.experiments.stop import StopNow
-from vitlab.inference.classifier import load
+from vitlab.experiments.start import halve, images_of_classes, part
+from vitlab.jobs.run import Watcher
+from vitlab.jobs.run_data import open_images
+from vitlab.jobs.run_folder import read_plan
+from vitlab.jobs.train import train
 from vitlab.models.config import ViTConfig
-from vitlab.recipes.registry import recipe
 from vitlab.registry import DATASETS
-from vitlab.tasks.job import Watcher
-from vitlab.tasks.job_data import open_images
-from vitlab.tasks.run_folder import read_plan
-from vitlab.tasks.train import train
+from vitlab.training.recipes.from_scratch import recipe
 
 ROOT = Path(__file__).parents[2]
 
@@ -162,7 +161,7 @@ from experiments.tiny import registered, study
 from vitlab.experiments import write
 from vitlab.experiments.probes import probe
 from vitlab.experiments.run import experiment
-from vitlab.tasks.job import Watcher
+from vitlab.jobs.run import Watcher
 
 write.draw = lambda found: {}
 
@@ -317,7 +316,7 @@ def test_what_decides_a_training_is_compared_and_nothing_else(
     (tmp_path / "experiment.json").write_text(before)
     # The same words of the spec mean something else where the recipe has changed.
     changed = replace(recipe("default"), label_smoothing=0.3)
-    monkeypatch.setattr("vitlab.tasks.train.recipe_named", lambda name: changed)
+    monkeypatch.setattr("vitlab.jobs.train.recipe_named", lambda name: changed)
     with pytest.raises(ConfigError, match=r"train\.label_smoothing 0\.1, not 0\.3"):
         experiment(more, out=tmp_path, data=data, seeds=1)
 
@@ -331,10 +330,10 @@ def test_one_precision_wherever_it_is_continued(
         Arm(name="tuned", how="tune", start="plain"),
         Arm(name="exact", changes={"precision": "float32"}),
     )
-    monkeypatch.setattr("vitlab.runtime.multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr("vitlab.machine.cores.multiplies_bfloat16", lambda: True)
     found = experiment(spec, out=tmp_path, data=data, seeds=1)
     assert found.record.precision == found.to_dict()["precision"] == "bfloat16"
-    monkeypatch.setattr("vitlab.runtime.multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr("vitlab.machine.cores.multiplies_bfloat16", lambda: False)
     found = experiment(spec, out=tmp_path, data=data, seeds=2)
     assert (found.failures, found.record.precision) == ({}, "bfloat16")
     kept = {
@@ -343,7 +342,7 @@ def test_one_precision_wherever_it_is_continued(
     }
     assert kept == {"plain": {"bfloat16"}, "tuned": {"bfloat16"}, "exact": {"float32"}}
     stated = study(Arm(name="plain"), changes={**CHANGES, "precision": "float32"})
-    monkeypatch.setattr("vitlab.runtime.multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr("vitlab.machine.cores.multiplies_bfloat16", lambda: True)
     other = experiment(stated, out=tmp_path.with_name("other"), data=data, seeds=1)
     assert other.record.precision == "float32"
 

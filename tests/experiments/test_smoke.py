@@ -7,17 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitlab.data import sample
 from vitlab.data.images import ArraySet
-from vitlab.data.sample import open_sample
-from vitlab.experiments import lab, write
-from vitlab.experiments.classes import part
-from vitlab.experiments.lab import Lab
+from vitlab.data.sources import sample
+from vitlab.data.sources.sample import open_sample
+from vitlab.experiments import context as lab
+from vitlab.experiments import write
+from vitlab.experiments.context import Lab
+from vitlab.experiments.read import TABLE, named
 from vitlab.experiments.run import experiment
 from vitlab.experiments.spec import Experiment
-from vitlab.experiments.table import TABLE, named
-from vitlab.tasks import job_result
-from vitlab.tasks.pretraining import result
+from vitlab.experiments.start import part
+from vitlab.jobs import pretrain_result as result
+from vitlab.jobs import run_result as job_result
 
 READ = sample._read
 PROBES = {

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from vitlab.errors import ConfigError, UnknownName, VitlabError
-from vitlab.experiments.read import find, read
+from vitlab.experiments.read import TABLE, find, named, read
 from vitlab.experiments.spec import Arm, Experiment, Gain
-from vitlab.experiments.table import TABLE, named
 
 ROOT = Path(__file__).resolve().parents[2]
 

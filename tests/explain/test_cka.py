@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.explain.cka import linear_cka, unbiased_cka
+from vitlab.explain.embedding import linear_cka, unbiased_cka
 
 Array = NDArray[np.float64]
 

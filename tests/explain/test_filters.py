@@ -12,7 +12,7 @@ from models.vit_cases import CASES
 from reference.random_weights import randomise
 from vitlab import VisionTransformer, create_model
 from vitlab.errors import Lacks
-from vitlab.explain.filters import Filters, first_filters
+from vitlab.explain.weights import Filters, first_filters
 
 
 def build(name: str) -> VisionTransformer:
@@ -37,7 +37,7 @@ def test_components_of_a_patch_embedding() -> None:
 
 def test_a_shifted_embedding_is_shown_where_it_reads() -> None:
     """A filter over the image alone gives what the five parts give over image and copies."""
-    from vitlab.explain.filters import _on_the_image
+    from vitlab.explain.weights import _on_the_image
     from vitlab.nn.patch_embed import with_shifts
 
     model: Any = build("shifted")

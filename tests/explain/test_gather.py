@@ -12,8 +12,8 @@ from models.vit_cases import CASES
 from reference.random_weights import randomise
 from reference.vit import reference_vit
 from vitlab import VisionTransformer, create_model
-from vitlab.explain.gather import Gathered, Gatherer, batch_size_for, stacked
-from vitlab.explain.visit import Visit, visiting
+from vitlab.explain.statistics import Gathered, Gatherer, batch_size_for, stacked
+from vitlab.explain.trace import Visit, visiting
 
 # float64 on both sides, through two layers.
 TOLERANCE: dict[str, Any] = {"atol": 1e-9, "rtol": 1e-9}

@@ -14,9 +14,8 @@ from models.vit_cases import BASE
 from reference import explain as reference
 from reference.random_weights import randomise
 from vitlab.errors import InputError
-from vitlab.explain.ask import Ask
 from vitlab.explain.methods import explain
-from vitlab.explain.query import Query
+from vitlab.explain.request import Ask, Query
 from vitlab.models.vit import VisionTransformer
 
 B = 3

@@ -13,9 +13,9 @@ from models.vit_cases import BASE
 from reference.random_weights import randomise
 from vitlab import create_model
 from vitlab.explain.placement import Axis, cell_means, placement, sample, to_picture
-from vitlab.models.resnet import ResNet, TutorialCNN
+from vitlab.images.preprocessing import Preprocessing
+from vitlab.models.cnn import ResNet, TutorialCNN
 from vitlab.models.vit import VisionTransformer
-from vitlab.preprocessing import Preprocessing
 
 STEMS: dict[str, dict[str, Any]] = {
     "patch": {"patch_size": (3, 2), "image_size": (21, 22)},

@@ -11,7 +11,7 @@ from models.vit_cases import BASE, CASES
 from reference.random_weights import randomise
 from vitlab import VisionTransformer, create_model
 from vitlab.errors import Lacks
-from vitlab.explain.positions import bias_tables, cosine_maps, offset_tables, position_tables
+from vitlab.explain.weights import bias_tables, cosine_maps, offset_tables, position_tables
 
 
 def build(name: str) -> VisionTransformer:

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from vitlab.explain.principal import principal_components
+from vitlab.explain.embedding import principal_components
 
 N, P, K = 13, 7, 3
 

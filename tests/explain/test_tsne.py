@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from vitlab.explain.tsne import (
+from vitlab.explain.embedding import (
     conditional_affinities,
     divergence_gradient,
     joint_affinities,

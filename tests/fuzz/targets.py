@@ -371,7 +371,7 @@ def make_cifar(folder: Path) -> None:
 
 
 def use_cifar(folder: Path) -> None:
-    from vitlab.data.cifar import CIFAR10
+    from vitlab.data.sources.cifar import CIFAR10
 
     source = CIFAR10.open(folder)
     source.open_train()
@@ -396,9 +396,9 @@ def make_archives(folder: Path) -> None:
 
 
 def use_archives(folder: Path) -> None:
-    from vitlab.data.archives import deb_data, gunzip, members, unpack
-    from vitlab.data.cifar_npm import convert
-    from vitlab.download import SILENT
+    from vitlab.data.sources.cifar_npm import convert
+    from vitlab.data.sources.mirrors import deb_data, gunzip, members, unpack
+    from vitlab.io.download import SILENT
 
     ready, sizes = folder / "ready", {"a.bin": 1024}
     ready.mkdir()

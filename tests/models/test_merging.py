@@ -12,10 +12,10 @@ from models.vit_cases import CASES
 from reference.merging import merging_vit
 from reference.random_weights import randomise
 from vitlab.errors import InputError
+from vitlab.models.build import create_model
 from vitlab.models.config import ViTConfig, pair
-from vitlab.models.flops import count_flops
+from vitlab.models.cost import count_flops
 from vitlab.models.merging import MergingTransformer, merging
-from vitlab.models.registry import create_model
 from vitlab.models.vit import VisionTransformer
 
 B = 3

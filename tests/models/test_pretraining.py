@@ -8,15 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitlab.models.build import create_model
 from vitlab.models.config import ViTConfig
-from vitlab.models.pretraining.hindrance import why_not
-from vitlab.models.pretraining.mae import MaskedAutoencoder
-from vitlab.models.pretraining.masked_patch import MaskedPatch
-from vitlab.models.registry import create_model
+from vitlab.models.pretraining import MaskedAutoencoder, MaskedPatch
 from vitlab.models.vit import VisionTransformer
-from vitlab.nn.corruption import draw_corruption
-from vitlab.nn.masking import random_order
+from vitlab.nn.masking import draw_corruption, random_order
 from vitlab.nn.pos_embed import sincos_table
+from vitlab.training.pretraining import why_not
 
 B, C, ROWS, COLUMNS, PH, PW = 2, 3, 3, 5, 2, 4
 N = ROWS * COLUMNS

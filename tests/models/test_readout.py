@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from vitlab import VisionTransformer, ViTConfig, create_model
 from vitlab.errors import InputError, UnknownName
-from vitlab.models.readout import Readout
+from vitlab.models.features import Readout
 
 BATCH, DEPTH, WIDTH, REGISTERS, ROWS, COLUMNS = 2, 3, 14, 5, 3, 7
 PLAIN = ViTConfig(

@@ -12,8 +12,8 @@ from reference import resnet as plain
 from reference.torchvision_ops import declare
 from vitlab.config import from_dict, to_dict
 from vitlab.errors import ConfigError, InputError, UnknownName
+from vitlab.models.cnn import ResNet, TutorialCNN
 from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
-from vitlab.models.resnet import ResNet, TutorialCNN
 
 CIFAR = ResNetConfig(family="cifar", layers=(2, 2, 2, 2), image_size=32, classes=10)
 BIT = ResNetConfig(family="bit", layers=(3, 4, 6, 3))

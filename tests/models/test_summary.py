@@ -12,10 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitlab import summary, variants
 from vitlab.errors import ConfigError, InputError
+from vitlab.models.build import create_model
 from vitlab.models.config import ViTConfig
-from vitlab.models.flops import FlopCounter, cost, count_flops
-from vitlab.models.meta import meta_copy
-from vitlab.models.registry import create_model
+from vitlab.models.cost import FlopCounter, cost, count_flops, meta_copy
 from vitlab.models.variants import variant
 
 

@@ -11,8 +11,8 @@ from reference.random_weights import randomise
 from reference.resize import resized, zoom
 from reference.vit import reference_vit
 from vitlab.errors import InputError
+from vitlab.models.build import create_model
 from vitlab.models.config import ViTConfig
-from vitlab.models.registry import create_model
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.resize import ResizeMethod, resize_grid
 

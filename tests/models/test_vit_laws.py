@@ -11,8 +11,8 @@ from torch import Tensor
 
 from models.vit_cases import CASES
 from reference.random_weights import randomise
+from vitlab.models.build import create_model
 from vitlab.models.config import ViTConfig, pair
-from vitlab.models.registry import create_model
 from vitlab.models.vit import VisionTransformer, logits_of
 
 RICH = ViTConfig(

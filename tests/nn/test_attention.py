@@ -11,6 +11,7 @@ import vitlab
 import vitlab.nn.attention as attention_module
 from reference.attention import attend, multi_head
 from reference.random_weights import randomise
+from vitlab.machine.cores import PLAIN_ATTENTION, attention_form
 from vitlab.nn.attention import (
     MultiHeadAttention,
     SelfAttention,
@@ -19,7 +20,6 @@ from vitlab.nn.attention import (
 )
 from vitlab.nn.pattern import Axial, Others, Pattern, Sliding, Sparse
 from vitlab.nn.pos_embed import Rope
-from vitlab.runtime import PLAIN_ATTENTION, attention_form
 
 # A different prime for every axis: no transposed or broadcast mistake can keep the shape.
 B, A, M, N, K, V = 2, 3, 5, 11, 7, 13

@@ -11,8 +11,7 @@ from reference.attention import multi_head
 from reference.layers import branch, gelu, layer_norm, mlp
 from reference.random_weights import randomise
 from reference.resnet import under
-from vitlab.nn.drop_path import DropPath
-from vitlab.nn.encoder import Encoder, EncoderBlock, LayerScale
+from vitlab.nn.encoder import DropPath, Encoder, EncoderBlock, LayerScale
 from vitlab.nn.mlp import Mlp
 from vitlab.nn.pool import AttentionPool, ClassToken, MeanPool
 

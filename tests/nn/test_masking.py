@@ -4,9 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from vitlab.nn.corruption import draw_corruption
-from vitlab.nn.masking import hidden_count, put_back, random_order, take
-from vitlab.nn.mean_colour import colour_classes, colours_of
+from vitlab.nn.masking import (
+    colour_classes,
+    colours_of,
+    draw_corruption,
+    hidden_count,
+    put_back,
+    random_order,
+    take,
+)
 
 B, N, V, D = 3, 11, 4, 5
 CPU = torch.device("cpu")

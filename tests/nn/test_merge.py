@@ -3,8 +3,8 @@
 import torch
 
 from reference.merging import Token, merge
+from vitlab.machine.cores import plain_products
 from vitlab.nn.merge import Sized, match, proportional
-from vitlab.runtime import plain_products
 
 # A different prime for every axis: no transposed or broadcast mistake can keep the shape.
 B, A, P, K, D = 3, 2, 13, 5, 7

@@ -9,7 +9,7 @@ from safetensors.torch import save
 
 from reference.random_weights import randomise
 from vitlab import Preprocessing, VisionTransformer, create_model, save_weights
-from vitlab.data.cifar import CIFAR10_LABELS
+from vitlab.data.sources.cifar import CIFAR10_LABELS
 from vitlab.weights import bundled
 from vitlab.weights.bundle import save_bundle
 from vitlab.weights.source import WeightSource

@@ -8,8 +8,8 @@ import torch
 
 from data.server import Served
 from vitlab import VisionTransformer, create_model, save_weights
-from vitlab.weights import table
-from vitlab.weights.table import Checkpoint
+from vitlab.weights import published as table
+from vitlab.weights.published import Checkpoint
 
 FILE = "demo.npz"
 

@@ -12,11 +12,11 @@ import torch
 import vitlab
 from data.server import Served
 from data.told import Told
-from vitlab import download as downloading
 from vitlab.errors import WeightsError
-from vitlab.preprocessing import HALF
+from vitlab.images.preprocessing import HALF
+from vitlab.io import download as downloading
 from vitlab.weights.fetch import RECORD, WORKSHOP, fetch, find
-from vitlab.weights.table import Checkpoint
+from vitlab.weights.published import Checkpoint
 from weights.published import FILE, list_only, publish, small_model
 
 

@@ -8,7 +8,7 @@ import torch
 from data.colours import saved_model, small_model
 from reference.foreign import without_note
 from vitlab import create_model, load_weights, save_weights
-from vitlab.weights.fingerprint import fingerprint
+from vitlab.weights.digest import fingerprint
 
 WIDE = {"width": 128}
 """Heads of 64, as formats without a config assume."""

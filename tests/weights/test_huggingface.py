@@ -14,7 +14,7 @@ from reference.foreign import converted, same_logits
 from reference.random_weights import randomise
 from reference.torchvision_ops import declare
 from vitlab.errors import WeightsError
-from vitlab.preprocessing import Preprocessing
+from vitlab.images.preprocessing import Preprocessing
 
 declare()
 transformers = pytest.importorskip("transformers")

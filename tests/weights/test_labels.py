@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import vitlab
-from vitlab import imagenet
 from vitlab.errors import WeightsError
+from vitlab.weights import imagenet
 from vitlab.weights.bundle import save_bundle
 from vitlab.weights.labels import matching, read_labels
 from weights.published import small_model

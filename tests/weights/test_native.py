@@ -13,8 +13,8 @@ import vitlab
 from reference.random_weights import randomise
 from vitlab.config import to_dict
 from vitlab.errors import ConfigError, FileError, UnknownName, WeightsError
+from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.config import pair
-from vitlab.preprocessing import Preprocessing
 
 BASE: dict[str, Any] = {
     "width": 32,

@@ -10,9 +10,16 @@ import pytest
 from vitlab.errors import UnknownName
 from vitlab.models.config import ViTConfig
 from vitlab.models.variants import variant
-from vitlab.weights.known import PREPARATIONS, known_preparation
-from vitlab.weights.native import our_shapes
-from vitlab.weights.table import UNITS, Checkpoint, checkpoint, checkpoints, named
+from vitlab.weights.formats.native import our_shapes
+from vitlab.weights.published import (
+    PREPARATIONS,
+    UNITS,
+    Checkpoint,
+    checkpoint,
+    checkpoints,
+    known_preparation,
+    named,
+)
 
 CLASSES = {"imagenet-1k": 1000, "imagenet-21k": 21_843, None: 0}
 FORMATS = {

@@ -14,8 +14,8 @@ from reference.foreign import converted, same_back, same_logits, without_note
 from reference.random_weights import randomise
 from reference.torchvision_ops import declare
 from vitlab.errors import WeightsError
-from vitlab.weights import timm as timm_layout
 from vitlab.weights.container import CONFIG_KEY
+from vitlab.weights.formats import timm as timm_layout
 from vitlab.weights.save import _theirs as theirs_of
 from vitlab.weights.save import describe
 

@@ -16,7 +16,7 @@ from reference.random_weights import randomise
 from reference.torchvision_ops import declare
 from vitlab.errors import VitlabError, WeightsError
 from vitlab.models.config import pair
-from vitlab.weights.timm_config import architectures
+from vitlab.weights.formats.timm_config import architectures
 
 declare()
 timm = pytest.importorskip("timm")

@@ -9,10 +9,10 @@ import typer
 
 from vitlab.cli.options import Json, parse_numbers, parse_words
 from vitlab.cli.output import print_json, print_line, print_table
-from vitlab.cli.steps import steps
+from vitlab.cli.progress import steps
 
 if TYPE_CHECKING:
-    from vitlab.tasks.benchmark.content import Benchmark
+    from vitlab.jobs.benchmark.result import Benchmark
 
 
 def benchmark(
@@ -70,9 +70,9 @@ def benchmark(
     json: Json = False,
 ) -> None:
     """Time models, engines and other libraries, each in a process of its own, woken in turn."""
-    from vitlab.tasks.benchmark.job import benchmark as run
-    from vitlab.tasks.benchmark.plan import Plan
-    from vitlab.tasks.benchmark.write import check_output, write_benchmark
+    from vitlab.jobs.benchmark.job import benchmark as run
+    from vitlab.jobs.benchmark.plan import Plan
+    from vitlab.jobs.benchmark.plot import check_output, write_benchmark
 
     plan = Plan(
         models=tuple(models),
@@ -100,7 +100,7 @@ def benchmark(
 
 
 def _print(found: "Benchmark") -> None:
-    from vitlab.tasks.benchmark.table import SPEEDS, models, notes, speeds
+    from vitlab.jobs.benchmark.result import SPEEDS, models, notes, speeds
 
     for cell in found.cells:
         print_line(f"batch of {cell.batch}")

@@ -27,7 +27,7 @@ def convert(
 ) -> None:
     """Convert weights between formats; values missing in SRC get defaults, which are printed."""
     from vitlab import load_weights, save_weights
-    from vitlab.weights.formats import layout_named
+    from vitlab.weights.formats.detect import layout_named
 
     layout_named(format)  # an unknown one is refused before anything is read
     if destination.exists() and not force:

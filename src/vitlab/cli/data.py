@@ -1,16 +1,128 @@
 """`vitlab data`: the datasets that have a name, getting them, and checking a folder."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitlab.cli.data_check import check
 from vitlab.cli.options import Json
-from vitlab.cli.output import human, print_json, print_line, print_table, print_text
+from vitlab.cli.output import print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from vitlab.data.check.check import Check
+    from vitlab.data.check.findings import Finding
+from typing import TYPE_CHECKING, Any
+
+from vitlab.cli.output import human, print_text
 
 if TYPE_CHECKING:
     from vitlab.data.datasets import Dataset
+
+
+# `vitlab data check`: what is wrong with a folder of images, before it is trained on.
+
+CLASSES = 20
+"""Rows of the table of classes; of more, the smallest are shown."""
+EXAMPLES = 2
+"""Cases named under a finding."""
+HEADINGS = {
+    "Hurts training, or what you will believe of it:": True,
+    "Worth knowing (handled when read):": False,
+}
+
+
+def check(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A folder as `vitlab train --data` takes it.")
+    ],
+    contact_sheet: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Write a picture with examples of each finding."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 if something found hurts training.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Count and read every image of a folder, and say what would spoil a training.
+
+    Findings are no errors: the exit code is 0 unless --strict is given.
+    """
+    from vitlab.cli.progress import counting
+    from vitlab.config import to_dict
+    from vitlab.data.check.check import check_folder
+    from vitlab.data.check.sheet import write_check_sheet
+    from vitlab.images.contact_sheet import check_name
+
+    if contact_sheet is not None:
+        check_name(contact_sheet)
+    with counting("files", sys.stderr) as watch:
+        found = check_folder(folder, watch=watch)
+    if contact_sheet is not None:
+        write_check_sheet(contact_sheet, found)
+    if json:
+        print_json(to_dict(found) | {"serious": found.serious})
+    else:
+        _print(found)
+        if contact_sheet is not None:
+            print_line()
+            print_line(f"contact sheet: {contact_sheet}")
+    if strict and found.serious:
+        raise typer.Exit(1)
+
+
+def _print(found: "Check") -> None:
+    print_line(f"{found.folder}: {found.images:,} readable images in {len(found.counts):,} classes")
+    if found.counts:
+        _print_classes(found)
+    if found.height is not None and found.width is not None:
+        print_line()
+        print_table(
+            ("pixels", "least", "median", "most"),
+            (
+                (name, f"{side.least:,}", f"{side.median:,g}", f"{side.most:,}")
+                for name, side in (("width", found.width), ("height", found.height))
+            ),
+        )
+    for heading, serious in HEADINGS.items():
+        findings = [each for each in found.findings if each.serious is serious]
+        if findings:
+            print_line()
+            print_line(f"{heading}")
+            _print_findings(findings)
+    if not found.serious:
+        print_line()
+        print_line("Nothing found that hurts training.")
+
+
+def _print_classes(found: "Check") -> None:
+    splits = found.splits
+    shown = list(found.counts.items())
+    if len(shown) > CLASSES:
+        shown = sorted(shown, key=lambda row: sum(row[1].values()))[:CLASSES]
+    rows = [
+        (label, *(f"{counts[split]:,}" if split in counts else "-" for split in splits))
+        for label, counts in shown
+    ]
+    totals = (sum(counts.get(split, 0) for counts in found.counts.values()) for split in splits)
+    rows.append(("all", *(f"{total:,}" for total in totals)))
+    print_line()
+    print_table(("class", *(split or "images" for split in splits)), rows)
+    if len(shown) < len(found.counts):
+        print_line(f"the {len(shown)} smallest of {len(found.counts):,} classes; --json has all")
+
+
+def _print_findings(findings: "list[Finding]") -> None:
+    width = max(len(f"{found.count:,}") for found in findings)
+    for found in findings:
+        print_line(f"  {found.count:>{width},} {found.noun} {found.advice}")
+        for item in found.items[:EXAMPLES]:
+            paths = " = ".join(item.paths[:3]) + (" = …" if len(item.paths) > 3 else "")
+            print_line(f"  {'':{width}}   {paths}{f' ({item.detail})' if item.detail else ''}")
+        if len(found.items) > EXAMPLES:
+            print_line(f"  {'':{width}}   … and {len(found.items) - EXAMPLES:,} more")
+
 
 data = typer.Typer()
 data.command()(check)
@@ -83,7 +195,7 @@ def fetch(
     """Get a dataset once, verified; from then on it is used offline."""
     from vitlab.cli.progress import showing
     from vitlab.data.datasets import dataset
-    from vitlab.data.fetch import fetch as get
+    from vitlab.data.sources.fetch import fetch as get
 
     wanted = dataset(name)
     if not wanted.files:

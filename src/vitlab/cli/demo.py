@@ -12,12 +12,12 @@ from vitlab.cli.live import live_view
 from vitlab.cli.options import Json
 from vitlab.cli.output import EscapingConsole, print_json, print_line, print_text
 from vitlab.errors import Interrupted
-from vitlab.visible_text import visible
+from vitlab.io.text import visible
 
 if TYPE_CHECKING:
-    from vitlab.tasks.demo import FirstLook, Shown
-    from vitlab.tasks.job import Watcher
-    from vitlab.tasks.job_result import Run
+    from vitlab.jobs.demo import FirstLook, Shown
+    from vitlab.jobs.run import Watcher
+    from vitlab.jobs.run_result import Run
 
 SIDE = 16
 """Columns of a picture in the terminal."""
@@ -33,8 +33,8 @@ def demo(
 ) -> None:
     """Show a model at work on images inside the package: predict, train, evaluate, report."""
     from vitlab.cli.train import budget
-    from vitlab.tasks.demo import first_look, free_folder, tune
-    from vitlab.tasks.run_folder import check_new
+    from vitlab.jobs.demo import first_look, free_folder, tune
+    from vitlab.jobs.run_folder import check_new
 
     changes = budget(minutes=minutes, steps=steps)
     out = out or free_folder(Path("runs"))
@@ -51,8 +51,8 @@ def demo(
 
 def _watched(out: Path, job: "Callable[[Watcher], Run]", *, json: bool) -> "Run":
     """Do a job in sight of the user; interrupted, say how to go on."""
-    from vitlab.tasks.job import Watcher
-    from vitlab.tasks.run_folder import resume_command
+    from vitlab.jobs.run import Watcher
+    from vitlab.jobs.run_folder import resume_command
 
     with live_view(sys.stderr if json else sys.stdout) as view:
         watcher = Watcher(begin=lambda plan, files: view.begin(plan), metric=view.metric)

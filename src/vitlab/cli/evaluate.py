@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitlab.cli.judged import headline, lines, print_details
-from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import EngineOption, Json, MergeTokens
-from vitlab.cli.output import EscapingConsole, print_json, print_line, print_pairs
-from vitlab.files import check_parent
+from vitlab.cli.output import EscapingConsole, print_json, print_left_out, print_line, print_pairs
+from vitlab.io.files import check_parent
 
 if TYPE_CHECKING:
-    from vitlab.tasks.evaluate import Evaluated, Watch
+    from vitlab.jobs.evaluate import Evaluated, Watch
 
 
 def evaluate(
@@ -55,9 +54,9 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Measure how good a model is, with intervals; every image counts once."""
-    from vitlab.tasks.evaluate import evaluate as run
-    from vitlab.tasks.evaluate import report_of
-    from vitlab.tasks.report.write import write_page
+    from vitlab.jobs.evaluate import evaluate as run
+    from vitlab.jobs.evaluate import report_of
+    from vitlab.report.run.page import write_page
 
     if output is not None:
         check_parent(output)
@@ -141,7 +140,7 @@ def _each(found: "Evaluated") -> str:
 
 
 def _lines(found: "Evaluated") -> list[tuple[str, str]]:
-    from vitlab.evaluate.calibration import NO_TEMPERATURE
+    from vitlab.evaluation.calibration import NO_TEMPERATURE
 
     evaluation: Any = found.evaluation
     shown = [

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitlab.cli.live import live_view
-from vitlab.cli.options import Json
+from vitlab.cli.options import Download, Json
 from vitlab.cli.output import print_json, print_line, print_table
-from vitlab.cli.run_options import Download
 from vitlab.errors import ExperimentStopped
-from vitlab.experiments.table import TABLE
+from vitlab.experiments.read import TABLE
 
 if TYPE_CHECKING:
     from vitlab.experiments.findings import Findings
-    from vitlab.tasks.job import Watcher
+    from vitlab.jobs.run import Watcher
 
 
 def experiment(
@@ -47,7 +46,7 @@ def experiment(
 
     @contextmanager
     def watching(title: str) -> "Iterator[Watcher]":
-        from vitlab.tasks.job import Watcher
+        from vitlab.jobs.run import Watcher
 
         with live_view(sys.stderr if json else sys.stdout) as view:
             view.note(title)
@@ -87,7 +86,7 @@ def experiment(
 
 
 def _print(found: "Findings") -> None:
-    from vitlab.tasks.report.numbers import duration, in_pflops
+    from vitlab.report.html import duration, in_pflops
 
     started = any(item.before for item in found.summaries.values())
     rows = [

@@ -5,16 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import Changes, ClassLabels, ImageSize, Json, loading
-from vitlab.cli.output import print_json, print_line, print_table, print_text
-from vitlab.cli.steps import steps as showing
+from vitlab.cli.output import print_json, print_left_out, print_line, print_table, print_text
+from vitlab.cli.progress import steps as showing
 from vitlab.explain.limits import SHOWN, STEPS, TESTED
 
 if TYPE_CHECKING:
     from vitlab.explain.explanation import Explanation
-    from vitlab.tasks.explain import Explained
-    from vitlab.tasks.faithfulness import Area, Faithfulness
+    from vitlab.jobs.explain import Explained
+    from vitlab.jobs.faithfulness import Area, Faithfulness
 
 
 def parse_token(text: str) -> tuple[int, int]:
@@ -145,8 +144,8 @@ def _explain(
     target: str | None,
     shared: dict[str, Any],
 ) -> None:
-    from vitlab.explain.ask import Ask
-    from vitlab.tasks.explain import explain as run
+    from vitlab.explain.request import Ask
+    from vitlab.jobs.explain import explain as run
 
     with showing() as watch:
         found = run(
@@ -180,8 +179,8 @@ def _likeliest(one: "Explanation") -> tuple[str, str]:
 
 def _test(model: str, images: list[str], output: Path | None, json: bool, **options: Any) -> None:
     from vitlab.explain.figure import check_name
-    from vitlab.tasks.faithfulness import faithfulness as run
-    from vitlab.tasks.faithfulness_plot import write_plot
+    from vitlab.jobs.faithfulness import faithfulness as run
+    from vitlab.jobs.faithfulness import write_plot
 
     if output is not None:
         check_name(output)

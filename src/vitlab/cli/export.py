@@ -12,8 +12,7 @@ from vitlab.config import to_dict
 from vitlab.errors import ConfigError, Disagrees
 
 if TYPE_CHECKING:
-    from vitlab.tasks.export import Exported
-    from vitlab.tasks.export_accuracy import Accuracy
+    from vitlab.jobs.export import Accuracy, Exported
 
 
 def export(
@@ -81,9 +80,8 @@ def export(
         )
     if data is not None and format == "torch-export":
         raise ConfigError("--data measures files that vitlab runs: --format onnx or aoti")
-    from vitlab.tasks.export import check_output
-    from vitlab.tasks.export import export as run
-    from vitlab.tasks.export_accuracy import accuracy_of, before
+    from vitlab.jobs.export import accuracy_of, before, check_output
+    from vitlab.jobs.export import export as run
 
     settings = loading(changes, image_size=image_size)
     first = None

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import ImageSize, Json
-from vitlab.cli.output import human, print_json, print_pairs
-from vitlab.cli.steps import steps
+from vitlab.cli.output import human, print_json, print_left_out, print_pairs
+from vitlab.cli.progress import steps
 
 if TYPE_CHECKING:
-    from vitlab.tasks.features import Extracted
+    from vitlab.jobs.features import Extracted
 
 Kind = Annotated[
     str,
@@ -49,7 +48,7 @@ def features(
     json: Json = False,
 ) -> None:
     """Write features of images; one that cannot be read is listed and left out."""
-    from vitlab.tasks.features import extract
+    from vitlab.jobs.features import extract
 
     with steps() as watch:
         found = extract(

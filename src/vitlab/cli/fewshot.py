@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitlab.cli.features import BatchSize, Download, Layer, Workers
-from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import ImageSize, Json
-from vitlab.cli.output import print_json, print_line, print_table
-from vitlab.cli.steps import steps
+from vitlab.cli.output import print_json, print_left_out, print_line, print_table
+from vitlab.cli.progress import steps
 
 if TYPE_CHECKING:
-    from vitlab.evaluate.fewshot import Score
-    from vitlab.tasks.fewshot import FewShot
+    from vitlab.evaluation.fewshot import Score
+    from vitlab.jobs.fewshot import FewShot
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
@@ -50,8 +49,8 @@ def fewshot(
     json: Json = False,
 ) -> None:
     """Fit small classifiers to frozen features of a few images, and test them on all others."""
-    from vitlab.tasks.fewshot import fewshot as run
-    from vitlab.tasks.fewshot_plot import check_plot, write_plot
+    from vitlab.jobs.fewshot import check_plot, write_plot
+    from vitlab.jobs.fewshot import fewshot as run
 
     if plot is not None:
         check_plot(plot)

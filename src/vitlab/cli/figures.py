@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitlab.cli.features import Download
-from vitlab.cli.left_out import print_left_out
 from vitlab.cli.options import Json
-from vitlab.cli.output import print_json, print_line, print_pairs
-from vitlab.cli.steps import steps
+from vitlab.cli.output import print_json, print_left_out, print_line, print_pairs
+from vitlab.cli.progress import steps
 
 if TYPE_CHECKING:
-    from vitlab.tasks.figures.job import Figures
+    from vitlab.jobs.figures import Figures
 
 
 def figures(
@@ -44,7 +43,7 @@ def figures(
     json: Json = False,
 ) -> None:
     """Draw filters, positions, attention distance and entropy, features and layers of a model."""
-    from vitlab.tasks.figures.job import figures as run
+    from vitlab.jobs.figures import figures as run
 
     with steps() as watch:
         found = run(

@@ -4,14 +4,15 @@ from typing import Annotated
 
 import typer
 
-from vitlab.cli.options import ImageSize, Json
-from vitlab.cli.run_options import (
+from vitlab.cli.options import (
     Balance,
     BatchSize,
     Channels,
     Data,
     Download,
     Epochs,
+    ImageSize,
+    Json,
     Licence,
     Minutes,
     Out,
@@ -73,7 +74,7 @@ def finetune(
     json: Json = False,
 ) -> None:
     """Fine-tune a model; it looks at your data first, and says what it chose and why."""
-    from vitlab.tasks.finetune import finetune as run_finetuning
+    from vitlab.jobs.finetune import finetune as run_finetuning
 
     wanted = gather_changes(
         changes,

@@ -12,7 +12,7 @@ from vitlab.cli.output import EscapingConsole, print_json, print_line, print_tex
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from vitlab.tasks.card import Card
+    from vitlab.jobs.card import Card
 
 
 def info(
@@ -38,11 +38,11 @@ def info(
         raise typer.BadParameter(f"{file} is written with --markdown only")
     if json and markdown:
         raise typer.BadParameter("--json and --markdown are two forms of the card; choose one")
-    from vitlab.tasks.card import markdown as as_markdown
-    from vitlab.tasks.card import read_card, write_markdown
+    from vitlab.jobs.card import markdown as as_markdown
+    from vitlab.jobs.card import read_card, write_markdown
 
     if verify:
-        from vitlab.tasks.verify import verify as check
+        from vitlab.jobs.verify import verify as check
 
         files = check(path)
         if not (json or markdown):
@@ -61,7 +61,7 @@ def info(
 
 def _show(card: "Card") -> None:
     """Sections with aligned rows; a terminal wraps the values, a pipe gets them whole."""
-    from vitlab.tasks.card import sections
+    from vitlab.jobs.card import sections
 
     console = EscapingConsole()
     told = sections(card)

@@ -10,8 +10,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from vitlab.cli.output import EscapingConsole, visible_cell
 
 if TYPE_CHECKING:
-    from vitlab.tasks.run_folder import Plan
-    from vitlab.train.log import Metric
+    from vitlab.jobs.run_folder import Plan
+    from vitlab.training.log import Metric
 
 WATCHED = {
     "accuracy": "held-out accuracy {:.1%}",
@@ -122,7 +122,7 @@ def _work_of(plan: "Plan") -> Callable[[float], float]:
     if not plan.train.small_sizes:
         return float
     from vitlab.models.config import pair
-    from vitlab.train.small_images import share_of_time
+    from vitlab.training.progressive_resize import share_of_time
 
     full = min(pair(plan.model["image_size"]))
     whole = share_of_time(plan.train, full)

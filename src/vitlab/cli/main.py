@@ -23,6 +23,7 @@ from vitlab.cli.features import features
 from vitlab.cli.fewshot import fewshot
 from vitlab.cli.figures import figures
 from vitlab.cli.finetune import finetune
+from vitlab.cli.hub import pull, push
 from vitlab.cli.info import info
 from vitlab.cli.models import models
 from vitlab.cli.output import (
@@ -34,11 +35,8 @@ from vitlab.cli.output import (
 )
 from vitlab.cli.predict import predict
 from vitlab.cli.pretrain import pretrain
-from vitlab.cli.pull import pull
-from vitlab.cli.push import push
-from vitlab.cli.shortage import shortage_in
 from vitlab.cli.similar import similar
-from vitlab.cli.streams import open_closed_streams, settle
+from vitlab.cli.streams import open_closed_streams, settle, shortage_in
 from vitlab.cli.summary import summary
 from vitlab.cli.train import train
 from vitlab.cli.walkthrough import walkthrough

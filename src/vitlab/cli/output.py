@@ -8,17 +8,18 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
+from rich.bar import Bar
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.visible_text import visible
+from vitlab.io.text import visible
 
 WIDE = 10_000
 """Columns of every terminal: nothing in a table is wrapped or cut."""
@@ -131,3 +132,42 @@ class EscapingFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line, or a message with its traceback."""
         return visible(super().format(record), keep="\n" if record.exc_info else "")
+
+
+# The images that a command could not read, named on standard error.
+
+SHOWN = 20
+"""Images that are named; --json has all."""
+
+
+def print_left_out(broken: Mapping[str, str]) -> None:
+    """A line for each, with the reason."""
+    for path, reason in list(broken.items())[:SHOWN]:
+        print_line(f"left out: {path}: {reason}", file=sys.stderr)
+    if len(broken) > SHOWN:
+        print_line(f"left out: {len(broken) - SHOWN:,} more; --json has all", file=sys.stderr)
+
+
+# The likeliest classes of one image as bars, for a terminal.
+
+WIDEST = 40
+"""Columns of a bar for certainty."""
+
+
+def print_bars(
+    title: str, top: Sequence[tuple[str, float]], console: EscapingConsole | None = None
+) -> None:
+    """A line for each class: its name, a bar, its probability; every bar of the same scale."""
+    console = console or EscapingConsole()
+    names = max(len(visible(label)) for label, _ in top)
+    width = max(8, min(WIDEST, console.width - min(names, console.width // 2) - 10))
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(overflow="ellipsis", no_wrap=True, max_width=console.width // 2)
+    grid.add_column(width=width)
+    grid.add_column(justify="right")
+    for number, (label, probability) in enumerate(top):
+        style = "bold" if not number else ""
+        bar = Bar(1.0, 0.0, probability, width=width, color="green" if not number else "cyan")
+        grid.add_row(visible_cell(label, style), bar, visible_cell(f"{probability:.1%}", style))
+    console.print(visible_cell(title, "dim"), soft_wrap=True)
+    console.print(grid)

@@ -19,11 +19,11 @@ from vitlab.cli.options import (
 )
 from vitlab.cli.output import EscapingConsole, print_json, print_line, print_table, print_text
 from vitlab.config import to_dict
-from vitlab.kinds import THRESHOLD
+from vitlab.task import THRESHOLD
 
 if TYPE_CHECKING:
-    from vitlab.inference.predictor import Prediction
-    from vitlab.tasks.predict import Predicted, Watch
+    from vitlab.classify.predictor import Prediction
+    from vitlab.jobs.predict import Predicted, Watch
 
 TOP = 5
 SOME_FAILED = 3
@@ -89,7 +89,7 @@ def predict(
     Exit code: 0 all done, 3 done but for images that cannot be read, 2 a mistake of yours (such as
     a single image that cannot be read; nothing is written), 1 a fault of ours.
     """
-    from vitlab.tasks.predict import predict as run
+    from vitlab.jobs.predict import predict as run
 
     printer = _Printer(json=json, quiet=output is not None, top=top)
     with _progress(shown=output is not None) as watch:
@@ -162,7 +162,7 @@ class _Printer:
             )
             return
         if sys.stdout.isatty():
-            from vitlab.cli.bars import print_bars
+            from vitlab.cli.output import print_bars
 
             print_bars(str(prediction.path), prediction.top)
             return
@@ -183,7 +183,7 @@ class _Printer:
 
 
 def _indented(prediction: "Prediction") -> str:
-    from vitlab.tasks.prediction_records import record
+    from vitlab.jobs.prediction_records import record
 
     return "  " + json_module.dumps(record(prediction))
 

@@ -4,13 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
-from vitlab.cli.options import Json
-from vitlab.cli.run_options import (
+from vitlab.cli.options import (
     BatchSize,
     Channels,
     Data,
     Download,
     Epochs,
+    Json,
     Licence,
     Minutes,
     Out,
@@ -55,7 +55,7 @@ def pretrain(
     json: Json = False,
 ) -> None:
     """Learn from images without labels; `vitlab finetune --from RUN` goes on with some."""
-    from vitlab.tasks.pretrain import pretrain as run_pretraining
+    from vitlab.jobs.pretrain import pretrain as run_pretraining
 
     wanted = gather_changes(
         changes,

@@ -7,7 +7,7 @@ import typer
 
 from vitlab.cli.options import ImageSize, Json
 from vitlab.cli.output import print_json, print_line, print_table
-from vitlab.cli.steps import steps
+from vitlab.cli.progress import steps
 from vitlab.config import to_dict
 
 
@@ -27,8 +27,8 @@ def similar(
     json: Json = False,
 ) -> None:
     """Find the images whose features point most nearly the same way (cosine)."""
-    from vitlab.tasks.similar import check_sheet, write_sheet
-    from vitlab.tasks.similar import similar as search
+    from vitlab.jobs.similar import check_sheet, write_sheet
+    from vitlab.jobs.similar import similar as search
 
     if contact_sheet is not None:
         check_sheet(contact_sheet)

@@ -26,7 +26,7 @@ def summary(
     json: Json = False,
 ) -> None:
     """Show output shapes, parameters and FLOPs of every layer."""
-    from vitlab.models.flops import image_shape
+    from vitlab.models.cost import image_shape
     from vitlab.models.summary import summary as summarise
 
     built = _build(model, image_size, changes)
@@ -41,7 +41,7 @@ def _build(model: str, image_size: Any, changes: list[str] | None) -> "nn.Module
     """The model of a weight file, or of a name, which then takes no memory."""
     import torch
 
-    from vitlab.models.registry import create_model
+    from vitlab.models.build import create_model
     from vitlab.models.variants import variant
 
     if is_path(model):
@@ -58,7 +58,7 @@ def is_path(model: str) -> bool:
     """A bare word is a name first, a path when it exists and no such name does."""
     from vitlab.models.variants import variant, variants
     from vitlab.weights.bundled import bundled_name, bundled_names
-    from vitlab.weights.table import named
+    from vitlab.weights.published import named
 
     if "/" in model or os.sep in model or bundled_name(model) or named(model):
         return True

@@ -10,15 +10,14 @@ import typer
 
 from vitlab.cli.judged import headline, pretraining_headline
 from vitlab.cli.live import live_view
-from vitlab.cli.options import Json, parse_changes
-from vitlab.cli.output import print_json, print_line
-from vitlab.cli.run_options import (
+from vitlab.cli.options import (
     Balance,
     BatchSize,
     Channels,
     Data,
     Download,
     Epochs,
+    Json,
     Licence,
     Minutes,
     Out,
@@ -26,12 +25,14 @@ from vitlab.cli.run_options import (
     Seed,
     Settings,
     Steps,
+    parse_changes,
 )
+from vitlab.cli.output import print_json, print_line
 from vitlab.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    from vitlab.tasks.job import Watcher
-    from vitlab.tasks.job_result import Run
+    from vitlab.jobs.run import Watcher
+    from vitlab.jobs.run_result import Run
 
 
 def train(
@@ -52,7 +53,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model; interrupted at any moment, it continues with --resume."""
-    from vitlab.tasks.train import train as run_training
+    from vitlab.jobs.train import train as run_training
 
     wanted = gather_changes(
         changes,
@@ -82,8 +83,8 @@ def train(
 
 def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
     """Do a job in sight of the user, and print what came of it."""
-    from vitlab.tasks.job import Watcher
-    from vitlab.tasks.run_folder import resume_command
+    from vitlab.jobs.run import Watcher
+    from vitlab.jobs.run_folder import resume_command
 
     with live_view(sys.stderr if json else sys.stdout) as view:
         watcher = Watcher(
@@ -130,7 +131,7 @@ def _next(run: "Run", out: Path) -> str:
 
 def cost_line(run: "Run") -> str:
     """What the training took, all interruptions included."""
-    from vitlab.tasks.report.numbers import duration, in_pflops
+    from vitlab.report.html import duration, in_pflops
 
     spent = run.compute
     seen = f"{spent.images:,} images in {spent.steps:,} steps"

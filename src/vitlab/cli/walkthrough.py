@@ -39,8 +39,8 @@ def walkthrough(
     json: Json = False,
 ) -> None:
     """Follow the computation of one attention head with real numbers, from pixels to output."""
-    from vitlab.tasks.walkthrough.job import DEFAULT_MODEL
-    from vitlab.tasks.walkthrough.job import walkthrough as run
+    from vitlab.jobs.walkthrough import DEFAULT_MODEL
+    from vitlab.jobs.walkthrough import walkthrough as run
 
     chosen = DEFAULT_MODEL if model is None else model
     found = run(image, output, model=chosen, layer=layer, head=head, token=token)

@@ -13,7 +13,7 @@ from vitlab.errors import WeightsError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vitlab.weights.table import Checkpoint
+    from vitlab.weights.published import Checkpoint
 
 weights = typer.Typer()
 
@@ -35,7 +35,7 @@ def list_(
 ) -> None:
     """List models inside the package and published checkpoints, and where those lie."""
     from vitlab.weights.bundled import bundled_models
-    from vitlab.weights.table import checkpoints
+    from vitlab.weights.published import checkpoints
 
     inside, known = bundled_models(), checkpoints()
     found = [
@@ -106,7 +106,7 @@ def fetch(
     from vitlab.cli.progress import showing
     from vitlab.weights.bundled import bundled_name
     from vitlab.weights.fetch import fetch as get
-    from vitlab.weights.table import checkpoint
+    from vitlab.weights.published import checkpoint
 
     if bundled_name(name) is not None:
         raise WeightsError(f"{name} is part of the package: nothing to fetch; use it by its name")

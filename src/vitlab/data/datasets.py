@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitlab.checksum import check_file
 from vitlab.data.home import homes
 from vitlab.data.images import ImageSet
-from vitlab.download import SILENT, Progress
 from vitlab.errors import DataError, UnknownName
-from vitlab.kinds import Task
+from vitlab.io.download import SILENT, Progress, check_file
 from vitlab.registry import DATASETS
+from vitlab.task import Task
 
 NAMED = 5
 """Classes that a message names; of more it tells the number."""
@@ -147,7 +146,7 @@ def open_data(
         return entry.open(Path())
     folder = entry.find()
     if folder is None and download:
-        from vitlab.data.fetch import fetch
+        from vitlab.data.sources.fetch import fetch
 
         folder = fetch(entry, progress).path
     if folder is None:
@@ -168,8 +167,8 @@ def dataset(name: str) -> Dataset:
 
 
 def _open_path(spec: str, channels: int | None) -> DataSource:
-    from vitlab.data.folder import open_folder
-    from vitlab.data.table import is_table, open_table
+    from vitlab.data.sources.folder import open_folder
+    from vitlab.data.sources.table import is_table, open_table
 
     path = Path(spec).expanduser()
     if is_table(path):

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from vitlab import home
+from vitlab.io import cache as home
 
 homes = partial(home.homes, "data")
 user_cache = partial(home.user_cache, "data")

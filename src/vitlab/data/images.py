@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from vitlab.errors import DataError
-from vitlab.kinds import Task
+from vitlab.task import Task
 
 Labels = Int[Tensor, " N"] | Bool[Tensor, "N classes"] | Float[Tensor, "N values"]
 

@@ -9,10 +9,10 @@ from typing import Literal, get_args
 import torch
 
 from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.folder import TEST, TRAIN, has_splits, image_files
 from vitlab.data.images import ArraySet, FileSet, ImageSet
-from vitlab.data.walk import ENDINGS, matching, pointed_at
+from vitlab.data.sources.folder import TEST, TRAIN, has_splits, image_files
 from vitlab.errors import DataError, UnknownName, suggest
+from vitlab.images.find import ENDINGS, matching, pointed_at
 from vitlab.registry import DATASETS
 
 Split = Literal["train", "test", "all"]

@@ -4,15 +4,47 @@ from collections import Counter
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitlab.data.class_counts import class_counts
 from vitlab.data.duplicates import duplicate_groups
 from vitlab.data.images import FileSet, ImageSet, Labels, task_of
 from vitlab.data.random import generator
-from vitlab.data.strata import strata
 from vitlab.data.survey import known_groups, surveyed
-from vitlab.errors import DataError
+from vitlab.errors import ConfigError, DataError
+
+# Images sorted into kinds of which every part of a set should hold its share.
+
+BINS = 10
+"""Ranges of a value that are kept in proportion."""
+IN_A_BIN = 10
+"""Images in each of these, at the least."""
+
+
+def strata(labels: Labels) -> NDArray[np.int64]:
+    """The number of each image's stratum: its class, its rarest label, or its range of values."""
+    task = task_of(labels)
+    if task == "single-label":
+        return labels.numpy()
+    return rarest_label(labels.numpy()) if task == "multi-label" else _ranges(labels[:, 0].numpy())
+
+
+def rarest_label(labels: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Of each image's labels the one that fewest images have; without any, one number more."""
+    images, classes = labels.shape
+    counts = labels.sum(axis=0)
+    rarity = np.where(labels, counts, images + 1)
+    return np.where(labels.any(axis=1), rarity.argmin(axis=1), classes)
+
+
+def _ranges(values: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Ranges that hold equally many images, numbered from the lowest values up."""
+    bins = min(BINS, max(1, len(values) // IN_A_BIN))
+    ranks = np.empty(len(values), np.int64)
+    ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
+    return ranks * bins // len(values)
 
 
 def hold_out(
@@ -123,3 +155,49 @@ def pictures_per_class(images: ImageSet, classes: int) -> list[int]:
     pairs = set(zip(images.labels.tolist(), groups.tolist(), strict=True))
     counts = Counter(label for label, _ in pairs)
     return [counts[label] for label in range(classes)]
+
+
+# A few images of each class: what is left when data is scarce on purpose.
+
+
+def draw_per_class(images: ImageSet, count: int, *, seed: int) -> ImageSet:
+    """`count` images of each class, drawn by the seed, in the order of the set."""
+    labels = images.labels
+    if labels.ndim != 1 or labels.is_floating_point():
+        raise DataError("images_per_class is for images with one class each")
+    chosen = []
+    for label in labels.unique().tolist():
+        found = (labels == label).nonzero()[:, 0]
+        if len(found) < count:
+            raise DataError(f"images_per_class {count}; class {label} has {len(found)} images")
+        order = torch.randperm(len(found), generator=generator(seed, "draw", label))
+        chosen.append(found[order[:count]])
+    return images.subset(torch.cat(chosen).sort().values)
+
+
+# How much each class or image must weigh for rare classes to count as much as frequent ones.
+
+
+def class_weights(labels: Int[Tensor, " N"], classes: int) -> Float[Tensor, " classes"]:
+    """Inverse to the number of images; an average image weighs 1, a class without images 0."""
+    counts = torch.bincount(labels, minlength=classes).double()
+    present = int((counts > 0).sum())
+    return torch.where(counts > 0, len(labels) / (present * counts), 0.0).float()
+
+
+def label_weights(labels: Bool[Tensor, "N classes"]) -> Float[Tensor, "2 classes"]:
+    """Of images without each label and with it, so that both halves weigh the same; 1 on average.
+
+    A label that all images have, or none, has nothing to be balanced.
+    """
+    having = labels.double().sum(dim=0)
+    counts = torch.stack([len(labels) - having, having])
+    return torch.where(counts.min(dim=0).values > 0, len(labels) / (2 * counts), 1.0).float()
+
+
+def image_weights(labels: Tensor) -> Float[Tensor, " N"]:
+    """How often to draw each image: all classes alike; of several labels, by the rarest."""
+    if labels.is_floating_point():
+        raise ConfigError("balance is for classes; these images have values: valid: balance=none")
+    kinds = labels if labels.ndim == 1 else torch.from_numpy(rarest_label(labels.numpy()))
+    return class_weights(kinds, int(kinds.max()) + 1)[kinds]

@@ -15,9 +15,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from vitlab.data.duplicates import compare_files
+from vitlab.data.duplicates import Watch, compare_files
 from vitlab.data.images import FileSet, Survey, one_of
-from vitlab.data.thumbnails import Watch
 from vitlab.errors import DataError
 
 _watched: ContextVar[Watch | None] = ContextVar("watched", default=None)

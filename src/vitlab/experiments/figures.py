@@ -5,13 +5,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vitlab.drawn_text import literal
 from vitlab.experiments.conclusion import amount, points, sides
 from vitlab.experiments.findings import Findings
 from vitlab.experiments.result import Result
 from vitlab.experiments.spec import Arm
 from vitlab.experiments.statistics import Difference, Summary
-from vitlab.tasks.figures.style import (
+from vitlab.io.text import literal
+from vitlab.report.plots import (
     BLUE,
     CLASSES,
     FAINT,

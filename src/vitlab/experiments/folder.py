@@ -13,9 +13,8 @@ from vitlab import __version__
 from vitlab.config import flat, from_dict, parse_json, to_dict
 from vitlab.errors import ConfigError
 from vitlab.experiments.spec import Experiment
-from vitlab.files import write_json
-from vitlab.lock import locked
-from vitlab.tasks.run_folder import LEFTOVER
+from vitlab.io.files import locked, write_json
+from vitlab.jobs.run_folder import LEFTOVER
 
 FILE, LOCK = "experiment.json", ".lock"
 ABSENT = "absent"

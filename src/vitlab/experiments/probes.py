@@ -11,16 +11,40 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from vitlab.classify.classifier import Classifier, load
 from vitlab.data.datasets import DataSource
+from vitlab.data.images import ImageSet
+from vitlab.data.loading.loader import batches_for_evaluation
 from vitlab.data.random import generator, seed_for
+from vitlab.evaluation.classification import collect
 from vitlab.experiments.result import TRAIN_ACCURACY
-from vitlab.experiments.told import told_right
-from vitlab.inference.classifier import load
-from vitlab.models.memory import PeakMemory
-from vitlab.tasks.job import Job, Watcher
-from vitlab.tasks.report.write import read_metrics
-from vitlab.tasks.run_folder import read_plan
-from vitlab.train.step import backward, train_step
+from vitlab.jobs.run import Job, Watcher, evaluation_batch
+from vitlab.jobs.run_folder import read_plan
+from vitlab.jobs.run_machine import best_device
+from vitlab.models.cost import PeakMemory
+from vitlab.report.run.page import read_metrics
+from vitlab.training.step import backward, train_step
+
+# Which images a model tells right.
+
+
+def told_right(
+    classifier: Classifier, images: ImageSet, *, broken: dict[Path, str] | None = None
+) -> tuple[bool, ...]:
+    """Whether each image is; files that cannot be read are left out, and go to `broken`."""
+    device = best_device()
+    batches = batches_for_evaluation(
+        images,
+        batch_size=evaluation_batch(classifier.model.config),
+        preprocessing=classifier.preprocessing,
+        device=device,
+        workers=0,
+        broken={} if broken is None else broken,
+    )
+    outcome = collect(classifier.model.to(device), batches)
+    assert outcome.right is not None
+    return outcome.right
+
 
 BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
 HEAD_STD = 0.02

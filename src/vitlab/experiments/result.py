@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vitlab.config import from_dict, parse_json, to_dict
 from vitlab.errors import ConfigError
-from vitlab.files import write_json
+from vitlab.io.files import write_json
 
 FILE = "result.json"
 TRAIN_ACCURACY = "train_accuracy"

@@ -2,14 +2,17 @@
 
 import math
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 from vitlab.data.datasets import DataSource, open_data
 from vitlab.errors import ConfigError, DataError, ExperimentStopped, Interrupted, VitlabError
-from vitlab.experiments.classes import halve, images_of_classes
+from vitlab.experiments.context import Lab
 from vitlab.experiments.findings import Findings
 from vitlab.experiments.folder import (
     Record,
@@ -20,20 +23,49 @@ from vitlab.experiments.folder import (
     exact_command,
     working_in,
 )
-from vitlab.experiments.lab import Lab
 from vitlab.experiments.read import find
 from vitlab.experiments.result import Result, read_result
 from vitlab.experiments.spec import Arm, Experiment
-from vitlab.experiments.stop import StopNow, signals_raise
+from vitlab.experiments.start import halve, images_of_classes
 from vitlab.experiments.training import complete, drop_checkpoints
 from vitlab.experiments.write import write, write_tables
+from vitlab.jobs.run import Watcher
+from vitlab.jobs.run_data import check_judged, check_split
+from vitlab.jobs.run_machine import best_device
+from vitlab.jobs.train import channels_of, settings_for
+from vitlab.machine.device import fast_precision
 from vitlab.registry import DATASETS
-from vitlab.tasks.figures.style import check_matplotlib
-from vitlab.tasks.job import Watcher
-from vitlab.tasks.job_data import check_judged, check_split
-from vitlab.tasks.job_machine import best_device
-from vitlab.tasks.train import channels_of, settings_for
-from vitlab.train.precision import fast_precision
+from vitlab.report.plots import check_matplotlib
+
+# SIGINT and SIGTERM between trainings: an exception at once, since every file is written whole.
+
+
+class StopNow(KeyboardInterrupt):
+    """Somebody asked the process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.signal = number
+
+
+@contextmanager
+def signals_raise() -> Iterator[None]:
+    """Raise `StopNow` on either signal; training itself catches them and saves its state first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise StopNow(number)
+
+    caught: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, stop) for number in caught}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 Watching = Callable[[str], AbstractContextManager[Watcher]]
 """Somebody to tell how one training goes, by what it is called."""

@@ -17,8 +17,8 @@ from typing import Literal
 
 import numpy as np
 
-from vitlab.evaluate.bootstrap import interval as bootstrap
-from vitlab.evaluate.fewshot import student
+from vitlab.evaluation.bootstrap import interval as bootstrap
+from vitlab.evaluation.fewshot import student
 from vitlab.experiments.result import TRAIN_ACCURACY, Result
 from vitlab.experiments.spec import Arm, Experiment
 

@@ -5,22 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitlab.errors import ConfigError
-from vitlab.evaluate.classify import Evaluation
-from vitlab.experiments.beginnings import judge_at, start_at
-from vitlab.experiments.classes import LEARNT, OTHERS, SHOTS
-from vitlab.experiments.lab import Lab
+from vitlab.evaluation.classification import Evaluation
+from vitlab.experiments.context import Lab
 from vitlab.experiments.probes import probe
 from vitlab.experiments.result import Result, pack, read_result, write_result
 from vitlab.experiments.spec import Arm
-from vitlab.models.flops import cost
-from vitlab.tasks.fewshot import fewshot
-from vitlab.tasks.finetune import finetune
-from vitlab.tasks.job import Watcher, model_config
-from vitlab.tasks.job_result import Run
-from vitlab.tasks.pretrain import pretrain
-from vitlab.tasks.run_folder import Plan, plan_path, read_plan
-from vitlab.tasks.train import train
-from vitlab.train.loop import RunFiles
+from vitlab.experiments.start import LEARNT, OTHERS, SHOTS, judge_at, start_at
+from vitlab.jobs.fewshot import fewshot
+from vitlab.jobs.finetune import finetune
+from vitlab.jobs.pretrain import pretrain
+from vitlab.jobs.run import Watcher, model_config
+from vitlab.jobs.run_folder import Plan, plan_path, read_plan
+from vitlab.jobs.run_result import Run
+from vitlab.jobs.train import train
+from vitlab.models.cost import cost
+from vitlab.training.loop import RunFiles
 from vitlab.weights.bundle_files import WEIGHTS
 
 DRAWS, SMOKE_DRAWS = 10, 2

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.explain.ask import Ask
 from vitlab.explain.placement import PIXELS, Placement, to_picture
-from vitlab.explain.questions import CLASS, parts
-from vitlab.kinds import Task
+from vitlab.explain.request import CLASS, Ask, parts
+from vitlab.images.preprocessing import View
 from vitlab.nn.encoder import Grid
-from vitlab.preprocessing import View
+from vitlab.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.drawn_text import literal
 from vitlab.errors import FileError, InputError, MissingExtra
 from vitlab.explain.explanation import Array, Explanation, caption
 from vitlab.explain.limits import LONGEST, MOST
-from vitlab.files import check_parent, replacing
+from vitlab.io.files import check_parent, replacing
+from vitlab.io.text import literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitlab.explain.ask import CNN, Ask, Method
-from vitlab.explain.attention import attention
+from vitlab.explain.attention import attention, relevance, rollout
 from vitlab.explain.gradients import (
     gradcam,
     gradcam_of_cnn,
@@ -18,8 +17,7 @@ from vitlab.explain.gradients import (
 )
 from vitlab.explain.maps import Maps
 from vitlab.explain.placement import placement, sample
-from vitlab.explain.relevance import relevance
-from vitlab.explain.rollout import rollout
+from vitlab.explain.request import CNN, Ask, Method
 from vitlab.explain.trace import Trace, trace
 from vitlab.models.vit import VisionTransformer, layer_number
 from vitlab.nn.encoder import Grid

@@ -8,11 +8,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vitlab.images.preprocessing import View
+from vitlab.models.cnn import ResNet
 from vitlab.models.config import ViTConfig, pair
-from vitlab.models.resnet import ResNet
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.encoder import Grid
-from vitlab.preprocessing import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitlab.errors import InputError, Lacks
-from vitlab.explain.visit import Visit, visiting
+from vitlab.explain.trace import Visit, visiting
 from vitlab.models.vit import VisionTransformer, layer_number
 from vitlab.nn.attention import SelfAttention
 from vitlab.nn.encoder import Grid, LayerScale

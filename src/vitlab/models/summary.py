@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from vitlab.config import to_dict
 from vitlab.errors import InputError
-from vitlab.models.flops import FlopCounter, count_tokens, image_shape, without_memory
-from vitlab.models.meta import dry_run
+from vitlab.models.cost import FlopCounter, count_tokens, dry_run, image_shape, without_memory
 from vitlab.models.variants import ModelConfig
 from vitlab.nn.encoder import Encoder
 

@@ -1,7 +1,10 @@
 """Hidden patches: which of them, the others alone, and all of them in their places again."""
 
+from dataclasses import dataclass
+
 import torch
-from jaxtyping import Float, Int
+from einops import reduce
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -27,3 +30,84 @@ def put_back(
     missing = order.shape[1] - visible.shape[1]
     fillers = filler.to(visible.dtype).expand(len(visible), missing, -1)
     return take(torch.cat([visible, fillers], dim=1), order.argsort(dim=1))
+
+
+# Corrupted patch embeddings: some are masked, some swapped, some kept (BERT's rule).
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """What becomes of the patches of each image."""
+
+    chosen: Int[Tensor, "B M"]
+    """The corrupted patches: those that something is to be told of."""
+    masked: Bool[Tensor, "B N"]
+    """Where the mask embedding stands."""
+    source: Int[Tensor, "B N"]
+    """Whose embedding stands at each other place: its own, or that of another patch."""
+
+    def apply(
+        self, patches: Float[Tensor, "B N D"], mask: Float[Tensor, " D"]
+    ) -> Float[Tensor, "B N D"]:
+        """The embeddings, corrupted."""
+        moved = take(patches, self.source)
+        return torch.where(self.masked[..., None], mask.to(moved.dtype), moved)
+
+
+def draw_corruption(
+    images: int,
+    patches: int,
+    *,
+    share: float,
+    masked: float,
+    swapped: float,
+    device: torch.device,
+) -> Corruption:
+    """`share` of each image's patches; of these, parts are masked and swapped, the rest is kept.
+
+    A swapped patch gets the embedding of any other patch of its image.
+    """
+    chosen = random_order(images, patches, device)[:, : hidden_count(patches, share)]
+    kind = torch.rand(chosen.shape, device=device)
+    away = torch.randint(1, patches, chosen.shape, device=device)
+    swap = (kind >= masked) & (kind < masked + swapped)
+    own = torch.arange(patches, device=device).expand(images, -1)
+    return Corruption(
+        chosen=chosen,
+        masked=torch.zeros_like(own, dtype=torch.bool).scatter(1, chosen, kind < masked),
+        source=own.scatter(1, chosen, torch.where(swap, (chosen + away) % patches, chosen)),
+    )
+
+
+# The mean colour of a patch as a class: three bits for each channel, 512 colours of RGB.
+
+LEVELS = 8
+"""Of a channel: three bits."""
+
+
+def colour_count(channels: int) -> int:
+    """How many colours there are."""
+    return LEVELS**channels
+
+
+def colour_classes(
+    pixels: Float[Tensor, "B C H W"], patch_size: tuple[int, int]
+) -> Int[Tensor, "B N"]:
+    """The class of each patch's mean colour, of values from 0 to 1; the first channel counts most.
+
+    Patches are in the order of tokens, row by row.
+    """
+    ph, pw = patch_size
+    means = reduce(pixels, "b c (h ph) (w pw) -> b (h w) c", "mean", ph=ph, pw=pw)
+    levels = (means * LEVELS).floor().clamp(0, LEVELS - 1).long()
+    return (levels * _places(pixels.shape[1], pixels.device)).sum(dim=-1)
+
+
+def colours_of(classes: Int[Tensor, "B N"], channels: int) -> Float[Tensor, "B N C"]:
+    """The colour in the middle of each class, from 0 to 1."""
+    levels = classes[..., None] // _places(channels, classes.device) % LEVELS
+    return (levels + 0.5) / LEVELS
+
+
+def _places(channels: int, device: torch.device) -> Int[Tensor, " C"]:
+    return LEVELS ** torch.arange(channels - 1, -1, -1, device=device)

@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitlab.runtime import only_products
+from vitlab.machine.cores import only_products
 
 STEPS = 2**14
 """Steps of likeness between 0 and 1; cosines that differ by less are alike, and go in order.

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from vitlab.checksum import file_digest
 from vitlab.errors import DataError, WeightsError
-from vitlab.home import homes, writable_home
+from vitlab.io.cache import homes, writable_home
+from vitlab.io.download import file_digest
 
 VARIABLE = "VITLAB_RUN_CODE"
 KIND = "compiled"

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from vitlab.checksum import check_file, file_digest
 from vitlab.errors import DataError, WeightsError
-from vitlab.files import write_json
-from vitlab.kinds import Task
+from vitlab.io.download import check_file, file_digest
+from vitlab.io.files import write_json
+from vitlab.task import Task
 from vitlab.weights.reading import read_json
 
 FORMAT_VERSION = 1

@@ -10,16 +10,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from vitlab.checksum import file_digest
-from vitlab.download import SILENT, Progress, download, sync
 from vitlab.errors import DataError, WeightsError
-from vitlab.files import write_json
-from vitlab.home import homes, writable_home
-from vitlab.lock import locked
-from vitlab.weights.files import open_weights
-from vitlab.weights.formats import recognise
+from vitlab.io.cache import homes, writable_home
+from vitlab.io.download import SILENT, Progress, download, file_digest, sync
+from vitlab.io.files import locked, write_json
+from vitlab.weights.container import open_weights
+from vitlab.weights.formats.detect import recognise
+from vitlab.weights.published import Checkpoint
 from vitlab.weights.reading import read_json
-from vitlab.weights.table import Checkpoint
 
 KIND, WORKSHOP, RECORD = "weights", ".fetch", "fetched.json"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)

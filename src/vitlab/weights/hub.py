@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vitlab.download import LARGEST, TIMEOUT
 from vitlab.errors import HubError, WeightsError
+from vitlab.io.download import LARGEST, TIMEOUT
 from vitlab.weights.bundle import load_bundle
 from vitlab.weights.bundle_files import (
     CONFIG,
@@ -18,9 +18,8 @@ from vitlab.weights.bundle_files import (
     read_bundle_config,
     verify_bundle,
 )
-from vitlab.weights.formats import recognise
-from vitlab.weights.hub_files import check_content, staged
-from vitlab.weights.hub_session import ANSWER, asking
+from vitlab.weights.formats.detect import recognise
+from vitlab.weights.hub_client import ANSWER, asking, check_content, staged
 from vitlab.weights.load import load_weights
 from vitlab.weights.reading import read_json
 

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from vitlab import imagenet
 from vitlab.config import parse_json
 from vitlab.errors import WeightsError, suggest
+from vitlab.weights import imagenet
 
 Labels = str | os.PathLike[str] | Iterable[str]
 LIMIT = 16 << 20

@@ -3,37 +3,43 @@
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from vitlab import imagenet
 from vitlab.config import from_dict, parse_json
 from vitlab.errors import ConfigError, WeightsError
+from vitlab.images.preprocessing import Preprocessing
+from vitlab.models.build import configure
+from vitlab.models.build import create_model as create_fresh
 from vitlab.models.config import Size, ViTConfig, pair
+from vitlab.models.variants import ModelConfig
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.resize import ResizeMethod
-from vitlab.preprocessing import Preprocessing
+from vitlab.weights import imagenet
 from vitlab.weights.adapt import adapt, adapt_preprocessing, adapted_config, known_rows
-from vitlab.weights.beside import Beside, read_beside, read_note, read_ours
 from vitlab.weights.bundle_files import find_bundle
-from vitlab.weights.container import CONFIG_KEY, NOTE_KEY, TensorFile
+from vitlab.weights.container import CONFIG_KEY, NOTE_KEY, TensorFile, open_weights
 from vitlab.weights.fetch import require
-from vitlab.weights.files import open_weights
-from vitlab.weights.formats import recognise
-from vitlab.weights.known import known_preparation, prepared
+from vitlab.weights.formats.detect import recognise
+from vitlab.weights.formats.native import meta_model, our_shapes
+from vitlab.weights.formats.rules import (
+    Inferred,
+    Layout,
+    check_blocks,
+    check_file,
+    converted,
+    expected_shapes,
+)
 from vitlab.weights.labels import Labels, known_labels, matching, read_labels
-from vitlab.weights.layout import Inferred, Layout
 from vitlab.weights.names import locate
-from vitlab.weights.native import meta_model, our_shapes
-from vitlab.weights.positions import Resolved
+from vitlab.weights.published import Checkpoint, known_preparation, named, prepared
 from vitlab.weights.reading import naming
-from vitlab.weights.resolve import check_keywords, check_known, resolve
-from vitlab.weights.rules import check_blocks, check_file, converted, expected_shapes
+from vitlab.weights.resolve import ADAPTED, FREE, Resolved, check_keywords, check_known, resolve
+from vitlab.weights.sidecar import Beside, read_beside, read_note, read_ours
 from vitlab.weights.source import WeightSource
-from vitlab.weights.table import Checkpoint, named
 
 log = logging.getLogger(__name__)
 
@@ -289,3 +295,57 @@ def _is_zero(model: VisionTransformer) -> bool:
     if model.head is None:
         return False
     return not (model.head.weight.any() or model.head.bias.any())
+
+
+# `create_model`: a name of the family, with fresh or given weights.
+
+ARCHITECTURE = (
+    "width",
+    "depth",
+    "heads",
+    "mlp_width",
+    "patch_size",
+    "stem",
+    "resnet_layers",
+    "class_token",
+    "registers",
+    "pool",
+    "position",
+    "norm",
+)
+"""What the weights must agree with the model about; the rest follows from them."""
+OF_A_CONFIG = ADAPTED | FREE - {"position_resize"}
+"""What a configuration decides; how positions are resized is as in the weights' own library."""
+
+
+def create_model(
+    config: str | ModelConfig | None = None,
+    *,
+    pretrained: str | os.PathLike[str] | None = None,
+    **changes: Any,
+) -> nn.Module:
+    """A model by name or configuration, with fresh weights or those of a file or checkpoint.
+
+    A name leaves the head to the weights, and a configuration decides it.
+    """
+    if config is None:
+        if pretrained is None:
+            raise WeightsError("create_model needs the name of a model, or pretrained weights")
+        return load_weights(pretrained, **changes)
+    if pretrained is None:
+        return create_fresh(config, **changes)
+    expected = configure(config, **changes)
+    if not isinstance(expected, ViTConfig):
+        raise WeightsError(f"pretrained weights are for Vision Transformers, not {config!r}")
+    decided = {"image_size", "channels"} if isinstance(config, str) else OF_A_CONFIG
+    asked = {name: getattr(expected, name) for name in sorted(decided)}
+    model = load_weights(pretrained, **{**asked, **changes})
+    for field in fields(expected):
+        if field.name not in ARCHITECTURE:
+            continue
+        wanted, found = getattr(expected, field.name), getattr(model.config, field.name)
+        if wanted != found:
+            raise WeightsError(
+                f"{pretrained}: {field.name} is {found!r}, but the model has {wanted!r}"
+            )
+    return model

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from vitlab.errors import WeightsError, near
 from vitlab.weights.bundled import bundled_folder, bundled_names
+from vitlab.weights.published import checkpoints
 from vitlab.weights.reading import SUFFIXES
-from vitlab.weights.table import checkpoints
 
 WORD = re.compile(r"\w[\w.-]*")
 

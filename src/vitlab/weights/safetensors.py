@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitlab.config import parse_json
 from vitlab.errors import ConfigError, WeightsError
-from vitlab.weights.rules import Shape
+from vitlab.weights.formats.rules import Shape
 
 DTYPES = {
     "F64": torch.float64,

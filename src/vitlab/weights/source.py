@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import PreprocessingUnknown, VitlabError, WeightsError
-from vitlab.preprocessing import Preprocessing
+from vitlab.images.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,247 @@
+"""What one file is: read once, completely, as a model would have it read."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from PIL import Image, UnidentifiedImageError
+
+from vitlab.data.duplicates import Thumbnails, grey, thumbnail
+from vitlab.data.sources.folder import (
+    TEST,
+    TRAIN,
+    all_files,
+    entries,
+    has_splits,
+    is_named_image,
+    subfolders,
+)
+from vitlab.errors import DataError, SeveralPictures, TooLarge
+from vitlab.images.bands import array_bands, is_array, is_tiff, tiff_bands
+from vitlab.images.decode import LYING, UPRIGHT, check_regular, reason_of
+from vitlab.images.open import check_pixels, check_single, open_image
+from vitlab.images.preprocessing import ORIENTATION
+from vitlab.images.statistics import shown
+
+Problem = Literal["unreadable", "truncated", "not_images", "too_large", "animated"]
+CHUNK = 256
+"""Files under way at a time, so that an interrupt is heard and nothing piles up."""
+ALIKE = {"MPO": "JPEG"}
+"""Formats that go by another one's endings."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageFacts:
+    """An image that can be read."""
+
+    height: int
+    width: int
+    """Upright."""
+    format: str
+    mode: str
+    orientation: int
+    """EXIF's; 1 is upright."""
+    deep: bool
+    """More than 8 bits a channel."""
+    transparent: bool
+    small: Thumbnails
+    """Grey levels, to compare."""
+
+    def has_ending_of_its_format(self, path: str) -> bool:
+        """Whether the name tells what the content is."""
+        claimed = _formats().get(os.path.splitext(path)[1].lower())
+        return claimed is None or claimed == ALIKE.get(self.format, self.format)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenFile:
+    """A file that cannot be read as an image."""
+
+    problem: Problem
+    reason: str
+
+
+Inspected = ImageFacts | BrokenFile
+Watch = Callable[[int, int], None]
+"""Told how many of how many files are done."""
+
+
+def inspect_files(paths: Sequence[Path], watch: Watch) -> Iterator[Inspected]:
+    """What each file is, in order, decoded by as many threads as there are processors."""
+    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        warnings.simplefilter("ignore")  # of Pillow about damage that it can repair
+        for start in range(0, len(paths), CHUNK):
+            watch(start, len(paths))
+            yield from pool.map(inspect_file, paths[start : start + CHUNK])
+    watch(len(paths), len(paths))
+
+
+def inspect_file(path: Path) -> Inspected:
+    """Decode a file, and tell what it is or why it cannot be read."""
+    try:
+        check_regular(str(path))
+        if is_array(path) or (is_tiff(path) and not _opens(path)):
+            return _band_facts(path)
+        with open_image(path) as image:
+            check_single(image)
+            return _facts(image)
+    except Exception as error:  # decoders of damaged files raise nearly anything
+        # What is valid instead, the finding says for all of its files.
+        found = reason_of(error, str(path)).partition("; valid: ")[0]
+        return BrokenFile(_problem(error), found)
+
+
+def is_image(path: Path) -> bool:
+    """Whether a file opens as an image, whatever its name."""
+    try:
+        check_regular(str(path))
+        with open_image(path):
+            return True
+    except Exception:  # what cannot be opened is not one
+        return False
+
+
+def _facts(image: Image.Image) -> ImageFacts:
+    check_pixels("image", image.height, image.width)  # some formats decode all to find their EXIF
+    # Before the pixels are decoded: then the file is closed, and drafts have another size.
+    deep = _is_deep(image)
+    mode, transparent = image.mode, image.has_transparency_data
+    orientation = image.getexif().get(ORIENTATION, 1)
+    width, height = image.size
+    if orientation in LYING:
+        width, height = height, width
+    return ImageFacts(
+        height=height,
+        width=width,
+        format=image.format or "",
+        mode=mode,
+        orientation=orientation if orientation in UPRIGHT else 1,
+        deep=deep,
+        transparent=transparent,
+        small=thumbnail(image),
+    )
+
+
+def _opens(path: Path) -> bool:
+    """Whether Pillow knows what is in a file; what else is wrong with it is said later."""
+    try:
+        open_image(path).close()
+    except UnidentifiedImageError:
+        return False
+    return True
+
+
+def _band_facts(path: Path) -> ImageFacts:
+    """Of a file of any number of bands, which we read by ourselves."""
+    bands = array_bands(path) if is_array(path) else tiff_bands(path)
+    image = shown(path)
+    return ImageFacts(
+        height=image.height,
+        width=image.width,
+        format="NPY" if is_array(path) else "TIFF",
+        mode=f"{bands.channels} bands",
+        orientation=1,
+        deep=bands.deep,
+        transparent=False,
+        small=grey(image),
+    )
+
+
+def _is_deep(image: Image.Image) -> bool:
+    """More than 8 bits in the file; Pillow opens some of these in a mode of 8."""
+    if image.mode.startswith("I") or image.mode == "F":
+        return True
+    decoded = (tile[3] for tile in getattr(image, "tile", ()))
+    raw = (rule[0] if isinstance(rule, tuple) else rule for rule in decoded)
+    return any(isinstance(name, str) and ";16" in name for name in raw)
+
+
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, UnidentifiedImageError):
+        return "not_images"
+    if isinstance(error, TooLarge):
+        return "too_large"
+    if isinstance(error, SeveralPictures):
+        return "animated"
+    return "truncated" if "truncated" in str(error).lower() else "unreadable"
+
+
+@cache
+def _formats() -> dict[str, str]:
+    """The format that each ending belongs to."""
+    return Image.registered_extensions()
+
+
+# Every file of a folder with its split and class, whatever is wrong with the folder.
+
+WHOLE = ""
+"""The split of a folder that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file, and what its place says about it."""
+
+    path: str
+    """Below the folder, with slashes."""
+    split: str
+    label: str | None
+    """None where it stands in no class."""
+    named_image: bool
+    """Whether its ending is that of an image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """What a folder holds."""
+
+    root: Path
+    classes: dict[str, tuple[str, ...]]
+    """Class folders by split; a split `""` where class folders are all there is."""
+    files: tuple[ListedFile, ...]
+
+
+def list_folder(root: Path) -> Listing:
+    """All files of a folder; only one without any is an error."""
+    if not root.is_dir():
+        found = "is not a folder" if root.exists() else "no such folder"
+        raise DataError(f"{root}: {found}; valid: a folder of one folder for each class")
+    splits = _splits(root)
+    classes = {split: tuple(sorted(subfolders(root / split))) for split in splits}
+    files = tuple(_files(root, classes))
+    if not files and not any(classes.values()):
+        raise DataError(f"{root} is empty; valid: one folder of images for each class")
+    return Listing(root=root, classes=classes, files=files)
+
+
+def _splits(root: Path) -> list[str]:
+    if not has_splits(root):
+        return [WHOLE]
+    return [name for name in (TRAIN, *TEST) if (root / name).is_dir()]
+
+
+def _files(root: Path, classes: dict[str, tuple[str, ...]]) -> Iterator[ListedFile]:
+    if WHOLE not in classes:
+        yield from _loose(root, root, WHOLE)
+    for split, labels in classes.items():
+        yield from _loose(root, root / split, split)
+        for label in labels:
+            for path in sorted(all_files(root / split / label)):
+                yield _listed(root, path, split, label)
+
+
+def _loose(root: Path, folder: Path, split: str) -> Iterator[ListedFile]:
+    """Files beside the class folders."""
+    for entry in sorted(entries(str(folder)), key=lambda entry: entry.name):
+        if entry.is_file():
+            yield _listed(root, entry.path, split, None)
+
+
+def _listed(root: Path, path: str, split: str, label: str | None) -> ListedFile:
+    below = Path(path).relative_to(root).as_posix()
+    return ListedFile(below, split, label, is_named_image(path))

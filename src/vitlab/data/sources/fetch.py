@@ -1,0 +1,100 @@
+"""A dataset brought home: mirror after mirror, verified, then renamed into place at once."""
+
+import errno
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitlab.data.datasets import Dataset, Mirror
+from vitlab.data.home import writable_home
+from vitlab.errors import DataError
+from vitlab.io.download import SILENT, Progress, sync
+from vitlab.io.files import locked
+
+WORKSHOP = ".fetch"
+"""The folder in a data home for locks and for what is half fetched."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetched:
+    """Where a dataset lies now, and which mirror brought it; none when it was there."""
+
+    path: Path
+    mirror: str | None
+
+
+def fetch(dataset: Dataset, progress: Progress = SILENT) -> Fetched:
+    """Get a dataset unless a good copy is there; two processes at once fetch it once."""
+    found = _good_copy(dataset, progress)
+    if found is not None:
+        return Fetched(path=found, mirror=None)
+    home = writable_home()
+    workshop = home / WORKSHOP
+    workshop.mkdir(exist_ok=True)
+
+    def waiting() -> None:
+        progress.note(f"{dataset.name}: another process is fetching it; waiting")
+
+    with locked(workshop / f"{dataset.name}.lock", waiting):
+        found = _good_copy(dataset, progress)
+        if found is not None:
+            return Fetched(path=found, mirror=None)
+        return _fetch(dataset, home, progress)
+
+
+def _good_copy(dataset: Dataset, progress: Progress) -> Path | None:
+    """A folder with the dataset; one of our own making is verified to the last byte."""
+    found = dataset.find()
+    if found is None or found.name != dataset.name:
+        return found
+    try:
+        dataset.verify(found)
+    except DataError as error:
+        progress.note(f"{found}: {error}; fetching it again")
+        return None
+    return found
+
+
+def _fetch(dataset: Dataset, home: Path, progress: Progress) -> Fetched:
+    work = home / WORKSHOP / dataset.name
+    work.mkdir(exist_ok=True)
+    failures = []
+    for mirror in dataset.mirrors:
+        try:
+            ready = _deliver(dataset, mirror, work, progress)
+        except (DataError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                raise DataError(f"{home}: no room for {dataset.name} ({error.strerror})") from error
+            failures.append(f"{mirror.name}: {error}")
+            progress.note(f"{dataset.name}: {failures[-1]}")
+            continue
+        _land(ready, home / dataset.name)
+        shutil.rmtree(work)
+        return Fetched(path=home / dataset.name, mirror=mirror.name)
+    raise DataError(f"{dataset.name} could not be fetched: {'; '.join(failures)}")
+
+
+def _deliver(dataset: Dataset, mirror: Mirror, work: Path, progress: Progress) -> Path:
+    """A folder with every file, verified."""
+    progress.note(f"{dataset.name}: from {mirror.name}")
+    ready = work / "ready"
+    shutil.rmtree(ready, ignore_errors=True)
+    ready.mkdir()
+    mirror.deliver(work, ready, progress)
+    dataset.verify(ready)
+    return ready
+
+
+def _land(ready: Path, target: Path) -> None:
+    """Move a finished folder into place; where one is already, its files are replaced."""
+    for path in ready.iterdir():
+        sync(path)
+    sync(ready)
+    if target.is_dir():
+        for path in ready.iterdir():
+            path.replace(target / path.name)
+        sync(target)
+    else:
+        ready.rename(target)
+    sync(target.parent)

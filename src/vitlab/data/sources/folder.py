@@ -1,0 +1,229 @@
+"""A folder of images: `train/CLASS/*` with `test/` or `val/`, or class folders that we split."""
+
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from itertools import chain
+from pathlib import Path
+
+import torch
+
+from vitlab.data.datasets import DataSource, without_images
+from vitlab.data.duplicates import check_readable
+from vitlab.data.images import FileSet, ImageSet
+from vitlab.data.split import hold_out
+from vitlab.data.survey import surveyed
+from vitlab.errors import DataError, suggest
+from vitlab.images.find import DOUBTFUL, ENDINGS, SUFFIXES, Visited, is_folder, visible
+from vitlab.images.statistics import look, spread
+
+TRAIN = "train"
+TEST = ("test", "val", "valid", "validation")
+"""The first of these that is there is the test split."""
+TEST_SHARE = 0.2
+SPLIT_SEED = 0
+LOOKED_AT = 10
+"""Classes, and files of each, that tell the number of channels."""
+
+
+def open_folder(root: Path, *, channels: int | None = None) -> DataSource:
+    """The images of a folder, one class for each of its folders; `channels` as in `look`."""
+    if not root.is_dir():
+        raise DataError(
+            f"{root} is not a folder; valid: a folder with one folder of images for each class, "
+            "or a CSV"
+        )
+    return _open_splits(root, channels) if has_splits(root) else _open_classes(root, channels)
+
+
+def has_splits(root: Path) -> bool:
+    """`train` is a split where it holds folders, or stands beside nothing but splits."""
+    names = subfolders(root)
+    return TRAIN in names and (bool(subfolders(root / TRAIN)) or names <= {TRAIN, *TEST})
+
+
+def _open_splits(root: Path, channels: int | None) -> DataSource:
+    train = class_folders(root / TRAIN)
+    test = next((root / name for name in TEST if (root / name).is_dir()), None)
+    unjudged = None
+    if test is not None:
+        _check_classes(test, class_folders(test, least=1), train)
+        _check_filled(test)
+        check_readable(test, _some_files(class_folders(test, least=1)))
+        unjudged = without_images(test, sorted(set(train) - subfolders(test)))
+
+    def open_test() -> FileSet:
+        assert test is not None
+        found = class_folders(test, least=1)
+        return read_classes({name: found.get(name) for name in train})
+
+    open_train = partial(read_classes, train)
+    source = _source(root, train, open_train, open_test if test else None, channels)
+    return replace(source, unjudged=unjudged)
+
+
+def _open_classes(root: Path, channels: int | None) -> DataSource:
+    classes = class_folders(root)
+
+    @cache
+    def split() -> tuple[ImageSet, ImageSet]:
+        images = surveyed(read_classes(classes))
+        try:
+            return hold_out(images, share=TEST_SHARE, seed=SPLIT_SEED)
+        except DataError as error:
+            raise DataError(
+                f"{root} is too small to be split by us ({error}); valid: at least 3 different "
+                f"images of each class, or folders {TRAIN} and {TEST[0]} in it"
+            ) from error
+
+    source = _source(root, classes, lambda: split()[0], lambda: split()[1], channels)
+    return replace(source, divided=True)
+
+
+def _source(
+    root: Path,
+    classes: Mapping[str, Path],
+    open_train: Callable[[], ImageSet],
+    open_test: Callable[[], ImageSet] | None,
+    channels: int | None,
+) -> DataSource:
+    def training() -> tuple[Path, ...]:
+        images = open_train()
+        assert isinstance(images, FileSet)
+        return images.paths
+
+    seen = look(_some_files(classes), training, channels=channels)
+    return DataSource(
+        name=root.absolute().name,
+        labels=tuple(classes),
+        channels=seen.channels,
+        image_size=None,
+        open_train=open_train,
+        open_test=open_test,
+        mean=seen.mean,
+        std=seen.std,
+        white=seen.white,
+        notes=tuple(note for note in (seen.note, _passed_by(classes)) if note),
+    )
+
+
+def _passed_by(classes: Mapping[str, Path]) -> str | None:
+    """Pictures to their owner that nobody looks at, in words."""
+    files = chain.from_iterable(map(all_files, classes.values()))
+    endings = Counter(os.path.splitext(file)[1].lower() for file in files)
+    found = [f"{endings[ending]:,} {ending}" for ending in sorted(DOUBTFUL) if endings[ending]]
+    if not found:
+        return None
+    return f"Files passed by: {', '.join(found)}; valid endings: {ENDINGS}"
+
+
+def _some_files(classes: Mapping[str, Path]) -> list[Path]:
+    """A few files of some of the classes, always the same."""
+    folders = spread(list(classes.values()), LOOKED_AT)
+    return [
+        Path(file) for folder in folders for file in spread(sorted(image_files(folder)), LOOKED_AT)
+    ]
+
+
+def class_folders(folder: Path, *, least: int = 2) -> dict[str, Path]:
+    """The folders in a folder by name, sorted; fewer than `least`, or two alike, is an error."""
+    names = sorted(subfolders(folder))
+    if not names:
+        found = "holds files but no folders" if any(entries(os.fspath(folder))) else "is empty"
+        raise DataError(f"{folder} {found}; valid: one folder of images for each class")
+    if len(names) < least:
+        raise DataError(f"{folder} holds one class, {names[0]!r}; valid: at least {least}")
+    check_alike(str(folder), names)
+    return {name: folder / name for name in names}
+
+
+def check_alike(where: str, names: Iterable[str]) -> None:
+    """Refuse classes that people take for one."""
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(folded(name), name)
+        if other != name:
+            raise DataError(
+                f"{where} holds the classes {other!r} and {name!r}, which differ only in case or "
+                "accents' encoding; rename or merge them"
+            )
+
+
+def read_classes(classes: Mapping[str, Path | None]) -> FileSet:
+    """All image files of the classes, class by class, each sorted; an empty class is an error."""
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, folder in enumerate(classes.values()):
+        if folder is None:
+            continue
+        found = sorted(image_files(folder))
+        if not found:
+            raise _without_images(folder)
+        paths += map(Path, found)
+        labels += [label] * len(found)
+    return FileSet(paths=tuple(paths), labels=torch.tensor(labels, dtype=torch.int64))
+
+
+def image_files(folder: Path) -> Iterator[str]:
+    """The files whose ending is that of an image, at any depth."""
+    return filter(is_named_image, all_files(folder))
+
+
+def is_named_image(path: str) -> bool:
+    """Whether the ending says that this is an image."""
+    return os.path.splitext(path)[1].lower() in SUFFIXES
+
+
+def all_files(folder: Path) -> Iterator[str]:
+    """Files at any depth; links are followed, each folder once, dead ones are kept."""
+    visited, todo = Visited(), [os.fspath(folder)]
+    while todo:
+        place = todo.pop()
+        if not visited.enter(place):
+            continue
+        for entry in entries(place):
+            if is_folder(entry):
+                todo.append(entry.path)
+            elif (entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file():
+                yield entry.path
+
+
+def subfolders(folder: Path) -> set[str]:
+    """Names of the folders in a folder."""
+    return {entry.name for entry in entries(os.fspath(folder)) if is_folder(entry)}
+
+
+def entries(folder: str) -> Iterator["os.DirEntry[str]"]:
+    """What is in a folder, but for hidden things."""
+    try:
+        yield from visible(folder)
+    except OSError as error:
+        raise DataError(f"{folder}: {error.strerror}") from error
+
+
+def _check_classes(folder: Path, found: Iterable[str], known: Iterable[str]) -> None:
+    """Every class of a test split is one that is trained, written the same."""
+    for name in found:
+        if name not in known:
+            raise DataError(
+                f"{folder} holds the class {name!r}, which is not trained; {suggest(name, known)}"
+            )
+
+
+def _check_filled(folder: Path) -> None:
+    """Before a training, not after it: every class of a test split that is there has images."""
+    for name in sorted(subfolders(folder)):
+        if not any(image_files(folder / name)):
+            raise _without_images(folder / name)
+
+
+def _without_images(folder: Path) -> DataError:
+    return DataError(f"{folder} holds no image files; valid endings: {ENDINGS}")
+
+
+def folded(name: str) -> str:
+    """The name as those see it who care for neither case nor accents' encoding."""
+    return unicodedata.normalize("NFC", name).casefold()

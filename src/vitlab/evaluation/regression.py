@@ -1,0 +1,140 @@
+"""Values told from images: how far off they are, in their own unit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitlab.config import to_dict
+from vitlab.errors import InputError
+from vitlab.evaluation.bootstrap import interval
+from vitlab.evaluation.classification import Outcome
+from vitlab.evaluation.metrics import check_finite
+
+Values = Float[np.ndarray, " B"]
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValueMetrics:
+    """One value; intervals hold 95 %, by drawing images with replacement."""
+
+    label: str
+    mae: float
+    """Mean absolute error."""
+    mae_interval: Interval
+    rmse: float
+    """Root of the mean squared error."""
+    rmse_interval: Interval
+    r2: float | None
+    """Part of the variance that is told; 0 is no better than the mean. None: all are equal."""
+    r2_interval: Interval | None
+    spearman: float | None
+    """Correlation of the ranks."""
+    mean_mae: float
+    """What always saying the mean would give."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RegressionEvaluation:
+    """What the answers are worth, and the answers themselves."""
+
+    task: ClassVar[str] = "regression"
+    images: int
+    labels: tuple[str, ...]
+    """What each value is."""
+    values: tuple[ValueMetrics, ...]
+    truth: Float[Tensor, "B values"]
+    predicted: Float[Tensor, "B values"]
+
+    @property
+    def r2(self) -> float:
+        """Mean over the values."""
+        return float(np.mean([item.r2 or 0.0 for item in self.values]))
+
+    @property
+    def mae(self) -> float:
+        """Mean over the values."""
+        return float(np.mean([item.mae for item in self.values]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the answers as JSON-able values."""
+        return {
+            "task": self.task,
+            "images": self.images,
+            "r2": self.r2,
+            "mae": self.mae,
+            "values": [to_dict(item) for item in self.values],
+        }
+
+
+def evaluate_values(outcome: Outcome, labels: Sequence[str]) -> RegressionEvaluation:
+    """What the answers are worth."""
+    check_finite(outcome.logits)
+    if len(labels) != outcome.logits.shape[1]:
+        raise InputError(f"{len(labels)} names for {outcome.logits.shape[1]} values")
+    predicted, truth = outcome.logits.double().numpy(), outcome.labels.double().numpy()
+    return RegressionEvaluation(
+        images=len(outcome),
+        labels=tuple(labels),
+        values=tuple(
+            _value_metrics(label, predicted[:, i], truth[:, i]) for i, label in enumerate(labels)
+        ),
+        truth=outcome.labels,
+        predicted=outcome.logits,
+    )
+
+
+def _value_metrics(label: str, predicted: Values, truth: Values) -> ValueMetrics:
+    error, count = predicted - truth, len(truth)
+    r2 = coefficient(predicted, truth)
+
+    def again(rows: NDArray[np.int64]) -> float:
+        found = coefficient(predicted[rows], truth[rows])
+        return 0.0 if found is None else found
+
+    return ValueMetrics(
+        label=label,
+        mae=float(np.abs(error).mean()),
+        mae_interval=interval(lambda rows: float(np.abs(error[rows]).mean()), count),
+        rmse=float(np.sqrt((error**2).mean())),
+        rmse_interval=interval(lambda rows: float(np.sqrt((error[rows] ** 2).mean())), count),
+        r2=r2,
+        r2_interval=None if r2 is None else interval(again, count),
+        spearman=spearman(predicted, truth),
+        mean_mae=float(np.abs(truth - truth.mean()).mean()),
+    )
+
+
+def coefficient(predicted: Values, truth: Values) -> float | None:
+    """R²: one less the squared error by that of the mean; None where all true values are equal."""
+    total = float(((truth - truth.mean()) ** 2).sum())
+    return 1.0 - float(((predicted - truth) ** 2).sum()) / total if total else None
+
+
+def spearman(predicted: Values, truth: Values) -> float | None:
+    """Correlation of the ranks, equal values sharing theirs; None where one side does not vary."""
+    first, second = ranks(predicted), ranks(truth)
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return None
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def ranks(values: Values) -> Values:
+    """Ranks from 1, the mean rank for equal values."""
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = counts.cumsum()
+    return (ends - (counts - 1) / 2)[group]
+
+
+def worst_values(outcome: Outcome, count: int) -> list[int]:
+    """Rows that are farthest off by the deviation of each value, the worst first."""
+    truth = outcome.labels.double()
+    spread = truth.std(dim=0, correction=0).clamp(min=1e-12)
+    error = ((outcome.logits.double() - truth) / spread).abs().amax(dim=1)
+    return torch.argsort(error, descending=True, stable=True)[:count].tolist()

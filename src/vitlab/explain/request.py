@@ -1,0 +1,283 @@
+"""What is asked of a model about an image: a method, and where in the model to look."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitlab.errors import InputError, UnknownName
+from vitlab.explain.maps import unpooled
+from vitlab.explain.trace import Trace
+from vitlab.models.cnn import ResNet, TutorialCNN
+from vitlab.models.config import ViTConfig
+from vitlab.models.merging import check_unmerged
+from vitlab.models.vit import VisionTransformer, layer_number
+from vitlab.nn.attention import SelfAttention
+from vitlab.nn.encoder import Grid
+from vitlab.nn.pool import AttentionPool
+
+# Who looks: the tokens that a question is about, as a distribution over the tokens of a layer.
+
+Token = tuple[int, int]
+Each = Literal["layer", "head"]
+"""What there shall be a map for."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """A patch by row and column, or, without one, whatever the head reads."""
+
+    token: Token | None = None
+
+    def check(self, grid: Grid) -> None:
+        """Refuse a patch that the grid does not have."""
+        if self.token is None:
+            return
+        row, column = self.token
+        if not (0 <= row < grid[0] and 0 <= column < grid[1]):
+            raise InputError(
+                f"token {row},{column}; valid: rows 0 to {grid[0] - 1}, columns 0 to {grid[1] - 1}"
+            )
+
+    def row(self, found: Trace, layer: int) -> Float[Tensor, "B N"]:
+        """How much each token behind a block is asked; sums to one."""
+        x, grid = found.stages[layer].x, found.stages[layer].grid
+        row = x.new_zeros(x.shape[:2])
+        pool = found.model.config.pool
+        if self.token is not None:
+            row[:, found.prefix + _place(self.token, found.grid, grid)] = 1.0
+        elif pool == "cls":
+            row[:, 0] = 1.0
+        elif pool == "map":
+            row = behind(found, layer, probe_looks(found).mean(dim=1))
+        else:
+            row[:, 0 if pool == "mean_all" else found.prefix :] = 1.0
+            row /= row.sum(dim=1, keepdim=True)
+        return row
+
+    def words(self, config: ViTConfig) -> str:
+        """Who it is, in words that begin a question."""
+        if self.token is not None:
+            return "the patch in row {}, column {}".format(*self.token)
+        if config.pool == "cls":
+            return "the class token"
+        if config.pool == "map":
+            return "the probe of the attention pooling"
+        if config.pool == "mean_all":
+            return "the average token (this model averages all of its tokens)"
+        has = "reads no class token" if config.class_token else "has no class token"
+        return f"the average patch (this model averages its patches and {has})"
+
+
+def behind(found: Trace, layer: int, row: Float[Tensor, "B M"]) -> Float[Tensor, "B N"]:
+    """A row over the last block's tokens, over those of an earlier one, which may be more."""
+    for stage in found.stages[:layer:-1]:
+        row = unpooled(row, found.prefix, stage.grid) if stage.pools else row
+    return row
+
+
+def _place(token: Token, whole: Grid, grid: Grid) -> int:
+    """The number of the patch in `grid` under which one of the finer grid `whole` lies."""
+    row, column = (
+        place * cells // fine for place, cells, fine in zip(token, grid, whole, strict=True)
+    )
+    return row * grid[1] + column
+
+
+def probe_looks(found: Trace) -> Float[Tensor, "B A N"]:
+    """Where the probe of an attention pooling looks."""
+    pool = found.model.pool
+    assert isinstance(pool, AttentionPool)
+    with torch.no_grad():
+        tokens = found.tokens()
+        return pool.attention.weights(pool.probes(len(tokens)), tokens)[:, :, 0]
+
+
+Method = Literal["attention", "rollout", "relevance", "gradcam", "input-gradient"]
+METHODS: tuple[Method, ...] = get_args(Method)
+OF_A_CLASS = ("relevance", "gradcam", "input-gradient")
+"""Methods whose map is about one class; the others show the same whatever the model answers."""
+CNN = ResNet | TutorialCNN
+OF_ANY_MODEL = ("gradcam", "input-gradient")
+"""Methods that need no attention."""
+TAKES = {
+    "layer": ("attention", "rollout", "gradcam"),
+    "head": ("attention",),
+    "token": ("attention", "rollout"),
+    "each": ("attention", "rollout", "relevance", "gradcam"),
+    "target": OF_A_CLASS,
+}
+"""Which methods an option is for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A question; `check` refuses what a model cannot answer."""
+
+    method: Method = "relevance"
+    layer: int | None = None
+    """A block, from 0 or -1; None: what the method is about."""
+    head: int | None = None
+    """A head of it, from 0; None: the mean of all."""
+    token: Token | None = None
+    """Row and column of the patch that is asked; None: whatever the head reads."""
+    each: Each | None = None
+    """`layer`: also a map for each block; `head`: also one for each head of each block."""
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise UnknownName("method", self.method, METHODS)
+        if self.each is not None and self.each not in get_args(Each):
+            raise UnknownName("each", self.each, get_args(Each))
+        for name in ("layer", "head", "token", "each"):
+            if getattr(self, name) is not None:
+                check_option(self.method, name, getattr(self, name))
+        if self.each == "head" and self.method != "attention":
+            raise InputError(f"each 'head' with {self.method}; valid: attention, or each 'layer'")
+        if self.each is not None and (self.layer, self.head) != (None, None):
+            raise InputError(f"each {self.each!r} shows all; valid: without a layer or head")
+
+    @property
+    def query(self) -> Query:
+        """Who is asked."""
+        return Query(self.token)
+
+    @property
+    def of_a_class(self) -> bool:
+        """Whether the map is about one class."""
+        return self.method in OF_A_CLASS
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse what this model does not have, before anything is computed."""
+        check_unmerged(model, self.method)
+        if not isinstance(model, VisionTransformer):
+            if not isinstance(model, CNN):
+                raise InputError(f"a {type(model).__name__}; valid: a model of vitlab's")
+            if self.method not in OF_ANY_MODEL or (self.layer, self.each) != (None, None):
+                inside = "" if self.method not in OF_ANY_MODEL else " of its layers"
+                raise InputError(
+                    f"{self.method}{inside} of a {type(model).__name__}, which is no Vision "
+                    f"Transformer; valid: {' or '.join(OF_ANY_MODEL)}, without a layer"
+                )
+            return
+        config = model.config
+        if not config.depth:
+            self._check_without_blocks(config)
+        if self.of_a_class:
+            _check_gradients(model)
+        if self.layer is not None:
+            layer_number(self.layer, config.depth)
+        if self.head is not None and not 0 <= self.head < config.heads:
+            raise InputError(f"head {self.head}; valid: 0 to {config.heads - 1}")
+        if not config.dynamic_size:  # else it is known when the images are
+            self.query.check(config.grid)
+
+    def _check_without_blocks(self, config: ViTConfig) -> None:
+        """A model without encoder blocks is read through its pooling alone."""
+        valid = ["input-gradient"] if config.pool == "cls" else [*OF_ANY_MODEL]
+        valid += ["attention"] if config.pool == "map" else []
+        if self.method not in valid or self.each is not None or self.token is not None:
+            raise InputError(
+                f"{self.method} of blocks, but the model has none; valid: {', '.join(valid)}, "
+                f"without a layer or token"
+            )
+
+
+def answerable(model: nn.Module) -> tuple[Method, ...]:
+    """The methods that a model has."""
+    return tuple(method for method in METHODS if _answers(model, method))
+
+
+def _answers(model: nn.Module, method: Method) -> bool:
+    try:
+        Ask(method=method).check(model)
+    except InputError:
+        return False
+    return True
+
+
+def _check_gradients(model: VisionTransformer) -> None:
+    for block in model.encoder.blocks:
+        if not isinstance(block.attention, SelfAttention):
+            raise InputError(
+                f"{type(block.attention).__name__} is attention of your own, whose gradients are "
+                f"not known; valid for it: attention and rollout, or a kind made of SelfAttention"
+            )
+
+
+def check_option(method: str, name: str, value: Any) -> None:
+    """Refuse an option that says nothing to a method."""
+    if method in TAKES[name]:
+        return
+    shown = ",".join(map(str, value)) if isinstance(value, tuple) else repr(value)
+    word = "class" if name == "target" else name
+    raise InputError(f"{word} {shown} says nothing to {method}; valid: {', '.join(TAKES[name])}")
+
+
+# The question that a map answers, in words: what stands under every figure.
+
+CLASS = "{class}"
+"""Stands for the class that a map is of."""
+
+
+def question(model: nn.Module, ask: Ask) -> str:
+    """What the map of one class, or of none, answers."""
+    config = model.config if isinstance(model, VisionTransformer) else None
+    if ask.method == "input-gradient":
+        return (
+            f"Where would a small change of the pixels change the score of {CLASS} most? "
+            f"Length of the gradient at each pixel (arXiv:1312.6034)."
+        )
+    if ask.method == "gradcam":
+        of = "the last feature map" if config is None else _what_is_read(config, ask)
+        return (
+            f"Which features raise the score of {CLASS}, and where are they? "
+            f"Grad-CAM (arXiv:1610.02391) of {of}."
+        )
+    assert config is not None  # `Ask.check` has seen the model
+    if ask.method == "attention":
+        return _of_attention(config, ask)
+    if ask.method == "rollout":
+        return (
+            f"From which patches comes what {ask.query.words(config)} holds behind "
+            f"{_block(config, ask)}, if attention alone moves it? "
+            f"Attention rollout (arXiv:2005.00928)."
+        )
+    return (
+        f"Which patches speak for {CLASS}, as {ask.query.words(config)} tells it? "
+        f"Attention weighted by its gradient through all {config.depth} blocks (arXiv:2103.15679)."
+    )
+
+
+def parts(ask: Ask) -> str:
+    """What the further maps of a figure are."""
+    if ask.each == "head":
+        return "A map for each head of each block, both counted from 0."
+    return "A map for each block, counted from 0." if ask.each else ""
+
+
+def _of_attention(config: ViTConfig, ask: Ask) -> str:
+    heads = f"the mean of {config.heads} heads" if ask.head is None else f"head {ask.head}"
+    who = ask.query.words(config)
+    if config.pool == "map" and ask.token is None:
+        if ask.layer is None and ask.each is None:  # so it is where there are no blocks
+            return f"Where does {who} look, in {heads}?"
+        who = f"what {who} reads, as much as it reads it,"
+    if ask.each == "head":
+        return f"Where does {who} look?"
+    return f"Where does {who} look in {_block(config, ask)}, in {heads}?"
+
+
+def _block(config: ViTConfig, ask: Ask) -> str:
+    if ask.each is not None:
+        return "each block"
+    number = config.depth - 1 if ask.layer is None else layer_number(ask.layer, config.depth)
+    return f"block {number}" + (" (the last)" if number == config.depth - 1 else "")
+
+
+def _what_is_read(config: ViTConfig, ask: Ask) -> str:
+    if ask.layer is None and ask.each is None and config.pool != "cls":
+        return "what the pooling reads"
+    return f"what the attention of {_block(config, ask)} reads"

@@ -1,0 +1,106 @@
+"""Everything that figures need of a model and some images, in one pass over them."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitlab.explain.distance import attention_distance, attention_entropy, prefix_share
+from vitlab.explain.trace import Visit, visiting
+from vitlab.models.features import Readout
+from vitlab.models.vit import VisionTransformer
+from vitlab.nn.encoder import Grid
+
+
+@dataclass(eq=False)
+class LayerLooks:
+    """How the heads of one block looked, image by image."""
+
+    grid: Grid
+    tokens: int
+    distance: list[Float[Tensor, "B A"]] = field(default_factory=list)
+    """In pixels of the model's input."""
+    entropy: list[Float[Tensor, "B A"]] = field(default_factory=list)
+    prefix_share: list[Float[Tensor, "B A"]] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, eq=False)
+class Gathered:
+    """What was seen of a model; lists have one entry a batch."""
+
+    attention: dict[int, LayerLooks] = field(default_factory=dict)
+    means: dict[int, list[Float[Tensor, "B D"]]] = field(default_factory=dict)
+    """Mean patch token of each image, by blocks that were behind it: 0 is what enters the first."""
+    pooled: list[Float[Tensor, "B D"]] = field(default_factory=list)
+    patches: list[Float[Tensor, "B h w D"]] = field(default_factory=list)
+    pictures: list[Float[Tensor, "B C H W"]] = field(default_factory=list)
+    """The images that `patches` are of."""
+    shown: list[int] = field(default_factory=list)
+    """Their numbers, in the order of all images that were seen."""
+    seen: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gatherer:
+    """Which of it is wanted: attention costs a matrix of tokens for every head."""
+
+    model: nn.Module
+    attention: bool = False
+    means: bool = False
+    pooled: bool = False
+    pictures: frozenset[int] = frozenset()
+    """Numbers of the images whose patches are kept."""
+
+    def see(self, images: Float[Tensor, "B C H W"], found: Gathered) -> None:
+        """Run the model on a batch and add what is wanted of it."""
+        if not isinstance(self.model, VisionTransformer):
+            if self.pooled:
+                found.pooled.append(Readout(self.model)(images).float().cpu())
+            return
+        height, width = images.shape[-2:]
+        with visiting(self.model, lambda visit: self._visit(visit, (height, width), found)):
+            features = self.model.features(images)
+        if self.pooled:
+            found.pooled.append(features.pooled.float().cpu())
+        kept = [i for i in range(len(images)) if found.seen + i in self.pictures]
+        if kept:
+            found.patches.append(features.patches[kept].float().cpu())
+            found.pictures.append(images[kept].cpu())
+            found.shown += [found.seen + i for i in kept]
+        found.seen += len(images)
+
+    def _visit(self, visit: Visit, size: tuple[int, int], found: Gathered) -> None:
+        assert isinstance(self.model, VisionTransformer)
+        prefix = self.model.config.prefix
+        if self.means:
+            if not visit.layer:
+                found.means.setdefault(0, []).append(_mean_patch(visit.entering, prefix))
+            found.means.setdefault(visit.layer + 1, []).append(_mean_patch(visit.leaving, prefix))
+        if self.attention:
+            weights = visit.attention()
+            looks = found.attention.setdefault(
+                visit.layer, LayerLooks(visit.grid, weights.shape[-1])
+            )
+            stride = (size[0] / visit.grid[0], size[1] / visit.grid[1])
+            distance = attention_distance(weights, visit.grid, prefix=prefix, stride=stride)
+            looks.distance.append(distance.cpu())
+            looks.entropy.append(attention_entropy(weights).cpu())
+            looks.prefix_share.append(prefix_share(weights, prefix=prefix).cpu())
+
+
+def batch_size_for(model: nn.Module, numbers: int = 1 << 26, most: int = 32) -> int:
+    """Images at once, so that the attention of one block stays within so many numbers."""
+    if not isinstance(model, VisionTransformer):
+        return most
+    config = model.config
+    return max(1, min(most, numbers // (config.heads * config.tokens**2)))
+
+
+def stacked(parts: dict[int, list[Tensor]]) -> Float[Tensor, "L n D"]:
+    """The lists of batches, in the order of their keys, as one tensor."""
+    return torch.stack([torch.cat(parts[key]) for key in sorted(parts)])
+
+
+def _mean_patch(tokens: Float[Tensor, "B N D"], prefix: int) -> Float[Tensor, "B D"]:
+    return tokens[:, prefix:].mean(dim=1).cpu().double()

@@ -1,0 +1,291 @@
+"""Pixels of files that Pillow does not read: NumPy arrays, and TIFFs of any number of bands.
+
+A TIFF is unpacked by Pillow all the same: its strips or tiles are handed over as those of a grey
+image that is as many times wider as there are bands.
+"""
+
+import io
+import math
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from PIL import TiffImagePlugin, UnidentifiedImageError
+
+from vitlab.errors import InputError, SeveralPictures, TooLarge
+from vitlab.images.open import (
+    ENDINGS,
+    OPENING,
+    describe_bytes,
+    is_part,
+    open_image,
+    pixel_limit,
+    several,
+    too_many,
+)
+
+Pixels = NDArray[Any]
+ARRAYS = frozenset({".npy"})
+TIFFS = frozenset(ENDINGS["TIFF"])
+USUAL_BANDS = 4
+"""Bands of an array that count as one pixel, as in images of colour and transparency."""
+PAGES = 1_000
+"""Smaller versions and masks of its image that a TIFF may have."""
+PADDING = 1 << 20
+"""Pixels of tiles that may lie outside of an image, however small that is."""
+PACKED = 1 << 16
+"""Bytes that a strip or tile may have more than twice what it unpacks to."""
+WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 256, 257, 258, 259, 262
+STRIPS, SAMPLES, ROWS, STRIP_BYTES, PLANAR, PREDICTOR = 273, 277, 278, 279, 284, 317
+TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES, SAMPLE_FORMAT = 322, 323, 324, 325, 339
+"""Tags of TIFF 6.0."""
+
+
+class Bands(NamedTuple):
+    """What the header of a file says of its bands."""
+
+    channels: int
+    deep: bool
+    """More than 8 bits a value."""
+
+
+def is_array(path: str | os.PathLike[str]) -> bool:
+    """Whether a file holds a NumPy array, by its ending."""
+    return os.path.splitext(path)[1].lower() in ARRAYS
+
+
+def is_tiff(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a TIFF, by its ending."""
+    return os.path.splitext(path)[1].lower() in TIFFS
+
+
+def read_array(path: str | os.PathLike[str]) -> Pixels:
+    """The pixels [H, W, C] of a `.npy` file of [H, W], [H, W, C] or [C, H, W].
+
+    Its header must fit the file and the limit on pixels before anything else is read.
+    """
+    mapped = _map_array(path)
+    order: Any = "F" if mapped.flags.f_contiguous and not mapped.flags.c_contiguous else "C"
+    # Not from the map: a file that another program cuts meanwhile would end the process.
+    values = np.fromfile(path, mapped.dtype, mapped.size, offset=mapped.offset)
+    return _channels_last(values.reshape(mapped.shape, order=order), path)
+
+
+def array_bands(path: str | os.PathLike[str]) -> Bands:
+    """Channels of a `.npy` file, without reading its pixels."""
+    mapped = _map_array(path)
+    return Bands(_channels_last(mapped, path).shape[2], mapped.dtype != np.uint8)
+
+
+def _map_array(path: str | os.PathLike[str]) -> Any:
+    """The array without its values: neither objects nor more than the file or the limit holds."""
+    mapped: Any = npy.open_memmap(os.fspath(path), mode="r")
+    name = os.fspath(path)
+    if mapped.dtype.kind not in "buif":
+        raise InputError(f"{name}: an array of {mapped.dtype}; valid: numbers, such as uint8")
+    height, width, bands = _channels_last(mapped, path).shape
+    limit, pixels = pixel_limit(), height * width * math.ceil(bands / USUAL_BANDS)
+    if limit is not None and pixels > limit:
+        raise TooLarge(f"{name}: {too_many(pixels, f'{height} x {width} x {bands}')}")
+    return mapped
+
+
+def _channels_last(array: Pixels, path: str | os.PathLike[str]) -> Pixels:
+    if array.ndim == 2:
+        return array[..., None]
+    if array.ndim != 3:
+        raise InputError(
+            f"{os.fspath(path)}: an array of shape {array.shape}; "
+            "valid: [H, W], [H, W, C] or [C, H, W]"
+        )
+    return np.moveaxis(array, 0, 2) if _bands_first(array.shape, path) else array
+
+
+def _bands_first(shape: tuple[int, ...], path: str | os.PathLike[str]) -> bool:
+    """Whether an array is [C, H, W]: its images are squares, or have fewer bands than pixels."""
+    first, middle, last = shape
+    if first == middle or middle == last:
+        return first != middle
+    if middle <= min(first, last) or first == last:
+        raise InputError(
+            f"{os.fspath(path)}: an array of shape {shape}, of which nothing tells the bands; "
+            "valid: [H, W, C] or [C, H, W] of square images, or with C below H and W"
+        )
+    return first < last
+
+
+def tiff_bands(path: str | os.PathLike[str]) -> Bands:
+    """What the first page of a TIFF holds."""
+    with open(path, "rb") as file:
+        tags = _tags(file)
+    return Bands(int(tags.get(SAMPLES, 1)), max(_bits(tags)) > 8)
+
+
+def read_tiff(path: str | os.PathLike[str]) -> Pixels:
+    """The pixels [H, W, C] of a TIFF of one page, in the file's own type."""
+    name = os.fspath(path)
+    with open(path, "rb") as file:
+        tags = _tags(file)
+        _check_one_page(file, tags)
+        cells = _cells(tags, _dtype(tags, name), name)
+        pixels = [_plane(file, tags, cells, plane) for plane in range(cells.planes)]
+    return np.concatenate(pixels, axis=2)
+
+
+class Cells(NamedTuple):
+    """The strips or tiles of a TIFF: each of one size, row after row, plane after plane."""
+
+    image: tuple[int, int]
+    """Height and width."""
+    cell: tuple[int, int]
+    tiled: bool
+    planes: int
+    bands: int
+    """Of each plane."""
+    dtype: np.dtype[Any]
+    places: tuple[tuple[int, int], ...]
+    """Offset and number of bytes of each."""
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Cells from top to bottom, and from left to right."""
+        (height, width), (rows, columns) = self.image, self.cell
+        return math.ceil(height / rows), math.ceil(width / columns)
+
+
+def _cells(tags: Any, dtype: np.dtype[Any], name: str) -> Cells:
+    """The layout that a header declares; an error where it is too large, or not possible."""
+    height, width, samples = int(tags[HEIGHT]), int(tags[WIDTH]), int(tags.get(SAMPLES, 1))
+    tiled, planes = TILES in tags, samples if tags.get(PLANAR, 1) == 2 else 1
+    rows = min(int(tags.get(ROWS, height)), height)
+    cell = (int(tags[TILE_HEIGHT]), int(tags[TILE_WIDTH])) if tiled else (rows, width)
+    if min(height, width, samples, *cell) < 1:
+        raise InputError(f"{name}: {height} x {width} x {samples} in parts of {cell}; valid: 1 on")
+    _check_values(name, (height, width, samples), cell)
+    offsets, sizes = (tags[TILES], tags[TILE_BYTES]) if tiled else (tags[STRIPS], tags[STRIP_BYTES])
+    places = tuple(zip(offsets, sizes, strict=False))
+    cells = Cells((height, width), cell, tiled, planes, samples // planes, dtype, places)
+    needed = cells.grid[0] * cells.grid[1] * planes
+    if min(len(offsets), len(sizes)) < needed:
+        raise InputError(f"{name}: {len(places)} strips or tiles; valid: {needed}, as it declares")
+    return cells
+
+
+def _check_values(name: str, shape: tuple[int, int, int], cell: tuple[int, int]) -> None:
+    """Refuse more values, over all planes, than there may be pixels; also in tiles' padding."""
+    limit, values = pixel_limit(), math.prod(shape)
+    if limit is None:
+        return
+    found = " x ".join(map(str, shape))
+    if values > limit:
+        raise TooLarge(f"{name}: {too_many(values, found)}")
+    padded = shape[2] * math.prod(
+        math.ceil(side / part) * part for side, part in zip(shape[:2], cell, strict=True)
+    )
+    if padded > max(limit, PADDING * shape[2]):
+        tile = " x ".join(map(str, cell))
+        raise TooLarge(f"{name}: {too_many(padded, f'{found} in tiles of {tile}')}")
+
+
+def _tags(file: Any, page: int | None = None) -> Any:
+    """The tags of the first page, or of the one at this place in the file."""
+    file.seek(0)
+    header = file.read(8)
+    if header[2:3] == b"\x2b" or header[3:4] == b"\x2b":
+        header += file.read(8)
+    if header[:2] not in (b"II", b"MM"):
+        file.seek(0)
+        raise UnidentifiedImageError(describe_bytes(file.read(OPENING)))
+    tags = TiffImagePlugin.ImageFileDirectory_v2(header)
+    file.seek(page or tags.next)
+    tags.load(file)
+    return tags
+
+
+def _check_one_page(file: Any, tags: Any) -> None:
+    """Smaller versions and masks of a page, as maps have them, are no pages of their own."""
+    seen = set()
+    while tags.next and tags.next not in seen:
+        seen.add(tags.next)
+        if len(seen) > PAGES:
+            raise SeveralPictures(several("TIFF"))
+        tags = _tags(file, tags.next)
+        if not is_part(tags):
+            raise SeveralPictures(several("TIFF"))
+
+
+def _bits(tags: Any) -> tuple[int, ...]:
+    bits = tags.get(BITS, (1,))
+    return bits if isinstance(bits, tuple) else (bits,)
+
+
+def _dtype(tags: Any, name: str) -> np.dtype[Any]:
+    formats = tags.get(SAMPLE_FORMAT, (1,))
+    kind = {1: "u", 2: "i", 3: "f"}.get((formats if isinstance(formats, tuple) else (formats,))[0])
+    bits = set(_bits(tags))
+    if kind is None or len(bits) != 1 or not bits <= {8, 16, 32}:
+        raise InputError(f"{name}: bands of {sorted(bits)} bits; valid: 8, 16 or 32, all alike")
+    return np.dtype(f"{kind}{bits.pop() // 8}")
+
+
+def _plane(file: Any, tags: Any, cells: Cells, plane: int) -> Pixels:
+    """The bands that lie together: all of them, or one of a file that holds them apart."""
+    (height, width), (down, across) = cells.image, cells.grid
+    canvas = np.empty((down * cells.cell[0], across * cells.cell[1], cells.bands), cells.dtype)
+    for i in range(down * across):
+        row, column = divmod(i, across)
+        top, left = row * cells.cell[0], column * cells.cell[1]
+        rows = cells.cell[0] if cells.tiled else min(cells.cell[0], height - top)
+        shape = (rows, cells.cell[1], cells.bands)
+        packed = _packed(file, *cells.places[plane * down * across + i], shape, cells.dtype)
+        part = _unpack(packed, tags, (rows, shape[1] * shape[2]), cells.dtype).reshape(shape)
+        if tags.get(PREDICTOR, 1) == 2:
+            part = np.cumsum(part, axis=1, dtype=cells.dtype)
+        canvas[top : top + rows, left : left + cells.cell[1]] = part
+    return canvas[:height, :width]
+
+
+def _packed(
+    file: Any, offset: int, size: int, shape: tuple[int, int, int], dtype: np.dtype[Any]
+) -> bytes:
+    """The bytes of one strip or tile; no compression makes numbers much larger."""
+    most = 2 * math.prod(shape) * dtype.itemsize + PACKED
+    if size > most:
+        raise InputError(f"a strip or tile of {size} bytes; valid: at most {most}")
+    file.seek(offset)
+    return bytes(file.read(size))
+
+
+def _unpack(packed: bytes, tags: Any, shape: tuple[int, int], dtype: np.dtype[Any]) -> Pixels:
+    """One strip or tile as numbers; whatever its compression, libtiff behind Pillow knows it."""
+    if tags.get(PREDICTOR, 1) not in (1, 2):
+        raise InputError(f"predictor {tags[PREDICTOR]}; valid: none, or 2 (differences)")
+    rows, columns = shape[0], shape[1] * dtype.itemsize
+    if tags.get(COMPRESSION, 1) == 1:
+        content = np.frombuffer(packed, np.uint8, rows * columns)
+    else:
+        content = np.frombuffer(_decompress(packed, int(tags[COMPRESSION]), rows, columns), "u1")
+    return content.view(dtype.newbyteorder("<" if tags.prefix == b"II" else ">")).reshape(shape)
+
+
+def _decompress(packed: bytes, compression: int, rows: int, columns: int) -> bytes:
+    """Bytes as an 8-bit grey TIFF of one strip, which Pillow reads."""
+    tags = TiffImagePlugin.ImageFileDirectory_v2()
+    numbers = {
+        WIDTH: columns,
+        HEIGHT: rows,
+        BITS: 8,
+        COMPRESSION: compression,
+        PHOTOMETRIC: 1,
+        SAMPLES: 1,
+        ROWS: rows,
+        STRIP_BYTES: len(packed),
+        STRIPS: 0,  # behind the directory: Pillow adds where that is
+    }
+    for tag, number in numbers.items():
+        tags[tag] = number
+    stream = io.BytesIO(b"II*\0\x08\0\0\0" + tags.tobytes(8) + packed)
+    with open_image(stream, ("TIFF",)) as image:
+        return image.tobytes()

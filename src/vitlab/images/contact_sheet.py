@@ -1,0 +1,258 @@
+"""Many images on one picture, each with a caption and a mark: Pillow alone, no torch."""
+
+import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Literal, cast
+
+from PIL import Image, ImageDraw, ImageFont
+
+from vitlab.errors import FileError, InputError, SeveralPictures
+from vitlab.images.open import open_image
+from vitlab.images.preprocessing import UNREADABLE, read_bands
+from vitlab.io.files import check_parent, replacing
+
+Mark = Literal["none", "good", "bad", "warn"]
+Box = tuple[int, int, int, int]
+Line = list[tuple[float, float]]
+
+SCALE = 2
+"""Every length below is drawn twice as large: sharp on screens that show two pixels as one."""
+SIDE, PAD, GAP, MARGIN = 150 * SCALE, 8 * SCALE, 12 * SCALE, 24 * SCALE
+"""Side of an image, room around it in its card, room between cards, room at the edges."""
+LIMIT = 120
+"""Images of one sheet, unless told otherwise."""
+CAPTION_LINES = 3
+PAGE, CARD, FRAME, EMPTY = "#f3f4f6", "#ffffff", "#d9dce1", "#eceef1"
+INK, SOFT = "#1f2430", "#667085"
+COLOURS: dict[Mark, str] = {"good": "#1a7f4b", "bad": "#c8322b", "warn": "#b86e00"}
+SIGNS: dict[Mark, list[Line]] = {
+    "good": [[(-0.45, 0.05), (-0.12, 0.38), (0.45, -0.32)]],
+    "bad": [[(-0.33, -0.33), (0.33, 0.33)], [(-0.33, 0.33), (0.33, -0.33)]],
+    "warn": [[(0.0, -0.5), (0.0, 0.12)], [(0.0, 0.42), (0.0, 0.44)]],
+}
+"""Strokes within a disc of radius 1, so that marks are told apart without colours too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """One image of a sheet; one that cannot be read is shown as an empty frame with the reason."""
+
+    image: Image.Image | Path
+    caption: str
+    """Up to three lines; what is too long loses its middle."""
+    mark: Mark = "none"
+    group: str = ""
+    """Neighbours of one group stand under this heading."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Card:
+    picture: Image.Image
+    lines: Sequence[str]
+    mark: Mark
+    group: str
+
+
+def write_contact_sheet(
+    path: Path, tiles: Iterable[Tile], *, title: str = "", columns: int = 6, limit: int = LIMIT
+) -> int:
+    """Write a PNG of the first `limit` tiles and a note of how many more there are; their number.
+
+    Tiles are taken one at a time: an image is made small before the next one is opened.
+    """
+    check_name(path)
+    if columns < 1 or limit < 1:
+        raise InputError(f"columns {columns} and limit {limit} must be at least 1")
+    given = iter(tiles)
+    cards = [_card(tile) for tile in islice(given, limit)]
+    more = sum(1 for _ in given)
+    with replacing(path) as file:
+        _draw(cards, _clean(title), columns, more).save(file, "PNG")
+    return len(cards)
+
+
+def check_name(path: Path) -> None:
+    """Refuse a place that no sheet can be written to, before anything is computed."""
+    if path.suffix.lower() != ".png":
+        raise FileError(f"{path}: a contact sheet is a PNG; valid: a name that ends in .png")
+    check_parent(path)
+
+
+def _card(tile: Tile) -> _Card:
+    lines = [_shorten(line, _font(12), SIDE) for line in _clean(tile.caption).split("\n")]
+    try:
+        picture = _fit(_shown(tile.image))
+    except InputError as error:
+        picture = _blank(str(error).removeprefix(f"{tile.image}: "))
+    return _Card(
+        picture=picture, lines=lines[:CAPTION_LINES], mark=tile.mark, group=_clean(tile.group)
+    )
+
+
+def _shown(image: Image.Image | Path) -> Image.Image:
+    """The image in colours; of several pictures in a file the first."""
+    try:
+        return read_bands(image, 3)[0]
+    except SeveralPictures:
+        with open_image(cast(Path, image)) as first:
+            return read_bands(first, 3)[0]
+
+
+def _fit(image: Image.Image) -> Image.Image:
+    """The whole image in a square: small ones as whole pixels, large ones averaged."""
+    longest = max(image.size)
+    factor = SIDE // longest if longest <= SIDE // 4 else SIDE / longest
+    size = (max(1, round(image.width * factor)), max(1, round(image.height * factor)))
+    enlarged = longest <= SIDE // 4
+    smooth = Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS
+    square = Image.new("RGB", (SIDE, SIDE), EMPTY)
+    square.paste(
+        image.resize(size, smooth, reducing_gap=None if enlarged else 3.0),
+        ((SIDE - size[0]) // 2, (SIDE - size[1]) // 2),
+    )
+    return square
+
+
+def _blank(error: str) -> Image.Image:
+    """A frame for what cannot be shown."""
+    square = Image.new("RGB", (SIDE, SIDE), EMPTY)
+    reason = error.partition("; valid: ")[0]
+    if reason.startswith(UNREADABLE):
+        reason = reason[len(UNREADABLE) : -1]
+    lines = ["cannot be shown", *_wrap(reason, _font(11), SIDE - 4 * PAD, lines=5)]
+    top = (SIDE - len(lines) * 15 * SCALE) // 2
+    for number, line in enumerate(lines):
+        _text(square, (SIDE // 2, top + number * 15 * SCALE), line, 11, SOFT, anchor="ma")
+    return square
+
+
+def _draw(cards: Sequence[_Card], title: str, columns: int, more: int) -> Image.Image:
+    """The sheet, from the title down to the note."""
+    columns = max(1, min(columns, len(cards)))
+    width = 2 * MARGIN + columns * (SIDE + 2 * PAD + GAP) - GAP
+    width = max(width, 360 * SCALE)
+    lines = max((len(card.lines) for card in cards), default=1)
+    height = SIDE + 2 * PAD + lines * 16 * SCALE + 2 * SCALE
+    places, top = [], MARGIN + (38 * SCALE if title else 0)
+    headings: list[tuple[int, str]] = []
+    for group, members in groupby(cards, key=lambda card: card.group):
+        if group:
+            headings.append((top, group))
+            top += 30 * SCALE
+        count = len(list(members))
+        for i in range(count):
+            left = MARGIN + i % columns * (SIDE + 2 * PAD + GAP)
+            places.append((left, top + i // columns * (height + GAP)))
+        top += -(-count // columns) * (height + GAP) + (GAP if group else 0)
+    note = _note(len(cards), more)
+    sheet = Image.new("RGB", (width, top - GAP + MARGIN + (26 * SCALE if note else 0)), PAGE)
+    room = width - 2 * MARGIN
+    _text(sheet, (MARGIN, MARGIN - 4 * SCALE), _shorten(title, _font(20), room), 20, INK)
+    for place, heading in headings:
+        _text(sheet, (MARGIN, place + 2 * SCALE), _shorten(heading, _font(15), room), 15, INK)
+    for card, (left, place) in zip(cards, places, strict=True):
+        _draw_card(sheet, card, (left, place, left + SIDE + 2 * PAD, place + height))
+    _text(sheet, (MARGIN, top + 2 * SCALE), note, 14, SOFT)
+    return sheet
+
+
+def _note(shown: int, more: int) -> str:
+    if not shown:
+        return "no images"
+    return f"… and {more:,} more" if more else ""
+
+
+def _draw_card(sheet: Image.Image, card: _Card, box: Box) -> None:
+    colour = COLOURS.get(card.mark)
+    ImageDraw.Draw(sheet).rounded_rectangle(
+        box, 6 * SCALE, fill=CARD, outline=colour or FRAME, width=2 * SCALE if colour else SCALE
+    )
+    corner = (box[0] + PAD, box[1] + PAD)
+    sheet.paste(card.picture, corner)
+    for number, line in enumerate(card.lines):
+        place = (corner[0], corner[1] + SIDE + (5 + 16 * number) * SCALE)
+        _text(sheet, place, line, 12, SOFT if number else INK)
+    if colour:
+        centre = (corner[0] + SIDE - 14 * SCALE, corner[1] + 14 * SCALE)
+        _draw_badge(sheet, centre, colour, SIGNS[card.mark])
+
+
+def _draw_badge(
+    sheet: Image.Image, centre: tuple[int, int], colour: str, strokes: list[Line]
+) -> None:
+    """A disc with a sign, drawn large and made small: Pillow draws no smooth edges."""
+    fine, radius = 4, 9 * SCALE
+    side = 2 * (radius + SCALE) * fine
+    disc = Image.new("RGBA", (side, side))
+    draw = ImageDraw.Draw(disc)
+    draw.ellipse((0, 0, side - 1, side - 1), fill="white")
+    edge = SCALE * fine
+    draw.ellipse((edge, edge, side - 1 - edge, side - 1 - edge), fill=colour)
+    width = 2 * SCALE * fine
+    for stroke in strokes:
+        points = [(side / 2 + x * radius * fine, side / 2 + y * radius * fine) for x, y in stroke]
+        draw.line(points, fill="white", width=width, joint="curve")
+        for x, y in (points[0], points[-1]):
+            half = width / 2
+            draw.ellipse((x - half, y - half, x + half, y + half), fill="white")
+    disc = disc.resize((side // fine, side // fine), Image.Resampling.BOX)
+    sheet.paste(disc, (centre[0] - disc.width // 2, centre[1] - disc.height // 2), disc)
+
+
+@cache
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    font = ImageFont.load_default(size * SCALE)
+    assert isinstance(font, ImageFont.FreeTypeFont)  # so it is wherever a size is given
+    return font
+
+
+def _text(
+    sheet: Image.Image,
+    place: tuple[int, int],
+    text: str,
+    size: int,
+    colour: str,
+    *,
+    anchor: str = "la",
+) -> None:
+    if text:
+        ImageDraw.Draw(sheet).text(place, text, fill=colour, font=_font(size), anchor=anchor)
+
+
+def _clean(text: str) -> str:
+    """Text that every font survives: no control characters, no halves of surrogates."""
+    lines = text.encode(errors="replace").decode().splitlines()
+    shown = ("".join(c if c.isprintable() else " " for c in line) for line in lines)
+    return "\n".join(shown)
+
+
+def _shorten(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:
+    """The text, its middle left out as far as it does not fit: names differ at the ends."""
+    text = text[:1000]
+    if font.getlength(text) <= room:
+        return text
+    # The first number of letters that is too much, less one.
+    kept = bisect.bisect_left(
+        range(len(text)), True, key=lambda kept: font.getlength(_ends(text, kept)) > room
+    )
+    return _ends(text, max(0, kept - 1))
+
+
+def _ends(text: str, kept: int) -> str:
+    return f"{text[: (kept + 1) // 2]}…{text[len(text) - kept // 2 :]}"
+
+
+def _wrap(text: str, font: ImageFont.FreeTypeFont, room: int, *, lines: int) -> list[str]:
+    """Lines of whole words; what does not fit on the last one is left out."""
+    wrapped = [""]
+    for word in text.split():
+        longer = f"{wrapped[-1]} {word}".strip()
+        if font.getlength(longer) <= room:
+            wrapped[-1] = longer
+        else:
+            wrapped.append(_shorten(word, font, room))
+    return wrapped[:lines]

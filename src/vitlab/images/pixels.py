@@ -1,0 +1,158 @@
+"""Anything that holds one picture to the 8-bit pixels that a model reads; imports no torch.
+
+What shows nothing or does not say which picture is meant is refused: a single pixel, an animation,
+a document of several pages.
+"""
+
+import io
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitlab.errors import InputError
+from vitlab.images.decode import check_regular, reason_of
+from vitlab.images.open import (
+    LEAST,
+    bomb_pixels,
+    check_single,
+    limited,
+    open_image,
+    too_many,
+)
+from vitlab.images.preprocessing import Preprocessing, Source
+
+Pixels = NDArray[np.uint8]
+Picture = Source | io.BytesIO
+Given = Picture | bytes | bytearray | memoryview
+"""What public functions take as one image."""
+SINGLE = (str, bytes, bytearray, memoryview, os.PathLike, Image.Image, io.IOBase, Mapping)
+"""Types that can be iterated over, or opened, and are never several images."""
+VALID = (
+    "a path, a PIL image, a NumPy array [H, W, C] or [H, W] of uint8, the bytes of one image, "
+    "or a list of these"
+)
+
+
+def read_picture(source: Picture, preprocessing: Preprocessing) -> Pixels:
+    """The pixels [C, H, W]; InputError with the reason alone when there are none to read."""
+    return read_both(source, preprocessing)[1]
+
+
+def read_both(source: Picture, preprocessing: Preprocessing) -> tuple[list[Image.Image], Pixels]:
+    """The picture as it is, whole (see `Preprocessing.read`), and the pixels [C, H, W] of it."""
+    try:
+        whole = _read(source, preprocessing)
+        return whole, preprocessing.fit(whole)
+    except Exception as error:  # decoders of damaged files raise nearly anything
+        raise InputError(_reason(error, source)) from error
+
+
+def as_picture(image: object, preprocessing: Preprocessing) -> Picture:
+    """One image as it is read, bytes as a stream; TypeError for anything that is not one image."""
+    if isinstance(image, bytes | bytearray | memoryview):
+        return io.BytesIO(image)
+    if isinstance(image, np.ndarray):
+        return _checked_array(image, preprocessing)
+    if isinstance(image, str | os.PathLike | Image.Image | io.BytesIO):
+        return image
+    raise TypeError(f"{_kind(image)} is not an image; valid: {VALID}")
+
+
+def is_single(images: object) -> bool:
+    """Whether an argument stands for one image, or for none at all."""
+    several = isinstance(images, Iterable) and not isinstance(images, SINGLE)
+    return not several or hasattr(images, "__array__")
+
+
+def as_pictures(images: object, preprocessing: Preprocessing) -> Iterable[Picture]:
+    """One image or several, each as `as_picture` gives it; TypeError for anything else.
+
+    All of a list are checked before any is read; those of another iterable one by one.
+    """
+    if is_single(images):
+        return [as_picture(images, preprocessing)]
+    assert isinstance(images, Iterable)
+    checked = (as_picture(image, preprocessing) for image in images)
+    return list(checked) if isinstance(images, list | tuple) else checked
+
+
+def _checked_array(array: NDArray[Any], preprocessing: Preprocessing) -> NDArray[Any]:
+    """The array, if it is [H, W, C] or [H, W] of a type that holds pixels."""
+    channels = preprocessing.channels
+    valid = (1, 3, 4) if channels in (1, 3) else (channels,)
+    bands = array.shape[2] if array.ndim == 3 else 1
+    found = f"array of shape {array.shape} and {array.dtype}"
+    if array.ndim not in (2, 3) or bands not in valid or 0 in array.shape:
+        choices = " or ".join(map(str, valid))
+        raise TypeError(f"{found}; valid: [H, W, C] with C = {choices}, or a list of such arrays")
+    if array.ndim == 3 and array.shape[0] == bands > 1:
+        raise TypeError(f"{found} may be [H, W, C] or [C, H, W]; valid: a PIL image or a file")
+    measured = preprocessing.white is not None and array.dtype.kind in "uif"
+    if not measured and array.dtype.name not in ("uint8", "uint16"):
+        raise TypeError(f"{found}; valid: uint8 or uint16")
+    return array
+
+
+def _kind(image: object) -> str:
+    """The type of a wrong argument, with its shape if it has one."""
+    shape = getattr(image, "shape", None)
+    return type(image).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
+
+
+def path_of(source: Picture) -> str | None:
+    """What a record calls the picture: its path, `-` for bytes, nothing for what is in memory."""
+    if isinstance(source, io.BytesIO):
+        return "-"
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else None
+
+
+@contextmanager
+def reading(max_pixels: int | None = None) -> Iterator[None]:
+    """Read pictures of up to so many pixels (None: the usual limit) without Pillow's warnings.
+
+    Around the threads that read, not in them: warnings and the limit belong to the process.
+    """
+    with warnings.catch_warnings(), limited(max_pixels):
+        warnings.filterwarnings("ignore", module=r"PIL\b")  # about damage that it can repair
+        yield
+
+
+def _read(source: Picture, preprocessing: Preprocessing) -> list[Image.Image]:
+    if isinstance(source, np.ndarray | Image.Image):
+        return preprocessing.read(source)
+    if not isinstance(source, io.BytesIO):
+        _check_file(os.fspath(source))
+        if preprocessing.by_path(source):
+            return preprocessing.read(source)
+    file = io.BytesIO(source.getvalue()) if isinstance(source, io.BytesIO) else source
+    with open_image(file) as image:
+        _check_one(image)
+        return preprocessing.read(image)
+
+
+def _check_file(path: str) -> None:
+    if os.path.isdir(path):
+        os.scandir(path).close()  # a folder that cannot be opened says why
+    check_regular(path)
+
+
+def _check_one(image: Image.Image) -> None:
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and image.height * image.width > limit:
+        found = f"{image.height} x {image.width}"
+        raise InputError(too_many(image.height * image.width, found))
+    if image.height * image.width < LEAST:
+        raise InputError(f"{image.height} x {image.width} pixels; valid: at least {LEAST} in all")
+    check_single(image)
+
+
+def _reason(error: Exception, source: Picture) -> str:
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return too_many(bomb_pixels(error))
+    return reason_of(error, path_of(source) or "image")

@@ -1,0 +1,192 @@
+"""How many channels files have, how bright they are, and their statistics, by looking at some."""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitlab.errors import DataError, InputError
+from vitlab.images.bands import (
+    Bands,
+    array_bands,
+    is_array,
+    is_tiff,
+    read_array,
+    read_tiff,
+    tiff_bands,
+)
+from vitlab.images.open import check_pixels, open_image
+from vitlab.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, MODES, read_bands
+
+T = TypeVar("T")
+HEADERS, READ = 100, 200
+"""Files whose headers, and whose pixels, are looked at."""
+SIDE = 256
+"""Pixels of a side that suffice for statistics."""
+GREY = frozenset({"1", "L", "LA", "La", "F"})
+BRIGHT = 99.9
+"""Per cent of the values that lie at `white` or below it."""
+LARGEST = 65535
+"""Of 16 bits."""
+FULL_RANGE = 0.9
+"""Part of the 16 bits from which on files use all of them."""
+
+
+class Look(NamedTuple):
+    """What a model must know to read the files."""
+
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    white: float | None
+    note: str | None
+    """What was found, where it is not the usual 8-bit RGB."""
+
+
+def look(
+    paths: Sequence[Path], training: Callable[[], Sequence[Path]], *, channels: int | None = None
+) -> Look:
+    """Channels, statistics and brightness of files; RGB of 8 bits has ImageNet's statistics.
+
+    `channels` that the user asks for; None: 1 if all are grey, 3 with colours, else what they have.
+    What is measured is measured on the `training` files alone.
+    """
+    found = [bands for bands in map(_bands, spread(paths, HEADERS)) if bands is not None]
+    count = _decide({bands.channels for bands in found}) if channels is None else channels
+    deep = any(bands.deep for bands in found)
+    white = _white(spread(training(), HEADERS)) if deep else None
+    if count == 3 and white is None:
+        return Look(3, IMAGENET_MEAN, IMAGENET_STD, None, None)
+    mean, std = statistics(spread(training(), READ), count, white)
+    bright = "" if white is None else f" of values from 0 to {white:g}"
+    told = f"Images of {count} channel{'' if count == 1 else 's'}{bright}"
+    return Look(count, mean, std, white, told)
+
+
+def spread(items: Sequence[T], count: int) -> list[T]:
+    """At most so many of them, at equal distances."""
+    step = max(len(items) / count, 1.0)
+    return [items[int(i * step)] for i in range(min(count, len(items)))]
+
+
+def statistics(
+    paths: Sequence[Path], channels: int, white: float | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each channel, of values in [0, 1]."""
+    count, sums, squares = 0, np.zeros(channels), np.zeros(channels)
+    reason: Exception | None = None
+    for path in paths:
+        try:
+            pixels = _small(path, channels, white)
+        except Exception as error:  # decoders of damaged files raise nearly anything
+            reason = error
+            continue
+        count += len(pixels)
+        sums += pixels.sum(axis=0)
+        squares += (pixels**2).sum(axis=0)
+    if not count:
+        raise DataError(f"no image can be read with {channels} channels ({reason})")
+    mean = sums / count
+    # A channel that is the same everywhere, such as an alpha of opaque images, has no deviation.
+    std = np.sqrt(np.maximum(squares / count - mean**2, 1 / 255**2))
+    return tuple(round(v, 5) for v in mean.tolist()), tuple(round(v, 5) for v in std.tolist())
+
+
+def _small(path: Path, channels: int, white: float | None) -> NDArray[np.float64]:
+    """Some pixels of an image, [N, C]."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is wrong with a file is said when it is used
+        bands = read_bands(path, channels, white)
+    step = max(1, math.ceil(max(bands[0].size) / SIDE))
+    pixels = [np.asarray(band)[::step, ::step] for band in bands]
+    return np.stack(pixels, axis=-1).reshape(-1, channels) / 255
+
+
+def shown(path: Path) -> Image.Image:
+    """Any file as RGB: of other than 1 or 3 channels the first three, as bright as they go."""
+    found = _bands(path) or Bands(3, False)
+    white = (_white([path]) or LARGEST) if found.deep else None
+    if found.channels in MODES:
+        return read_bands(path, 3, white)[0]
+    bands = read_bands(path, found.channels, white)
+    return Image.merge("RGB", bands[:3] if len(bands) >= 3 else bands[:1] * 3)
+
+
+def tile_image(path: Path) -> Image.Image | Path:
+    """What a contact sheet is given: the path, or what only we can show of a file."""
+    if not (is_array(path) or is_tiff(path)):
+        return path
+    try:
+        image = shown(path)
+    except InputError:  # the sheet tries again, and says why
+        return path
+    image.thumbnail((2 * SIDE, 2 * SIDE))
+    return image
+
+
+def own_white(image: Image.Image) -> float | None:
+    """How bright an image of more than 8 bits is; None where it has 8."""
+    if not _is_deep(image):
+        return None
+    highest = float(np.percentile(np.asarray(image), BRIGHT))
+    return highest if highest > 0 else LARGEST
+
+
+def _is_deep(image: Image.Image) -> bool:
+    return image.mode == "F" or image.mode.startswith("I")
+
+
+def _bands(path: Path) -> Bands | None:
+    """What a file's header says; None where it cannot be read."""
+    try:
+        if is_array(path):
+            return array_bands(path)
+        if is_tiff(path) and tiff_bands(path).channels not in (1, 2, 4):
+            return tiff_bands(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with open_image(path) as image:
+                deep = _is_deep(image)
+                return Bands(1 if deep or image.mode in GREY else 3, deep)
+    except Exception:  # decoders of damaged files raise nearly anything
+        return None
+
+
+def _decide(found: set[int]) -> int:
+    if len(found) <= 1:
+        return found.pop() if found else 3
+    if found <= set(MODES):
+        return 3
+    numbers = " and ".join(map(str, sorted(found)))
+    raise DataError(f"images of {numbers} channels; valid: one number of them, or --channels N")
+
+
+def _white(paths: Sequence[Path]) -> float | None:
+    """How bright the files with more than 8 bits are; None where they use all of 16 bits."""
+    highest, integers = 0.0, True
+    for path in paths:
+        try:
+            pixels = _deep(path)
+        except Exception:  # decoders of damaged files raise nearly anything
+            continue
+        if pixels.dtype not in (np.uint8, np.bool_):
+            highest = max(highest, float(np.percentile(pixels, BRIGHT)))
+            integers = integers and pixels.dtype.kind != "f"
+    if highest <= 0 or (integers and FULL_RANGE * LARGEST <= highest <= LARGEST):
+        return None
+    return float(math.ceil(highest)) if integers else highest
+
+
+def _deep(path: Path) -> NDArray[Any]:
+    if is_array(path):
+        return read_array(path)
+    if is_tiff(path) and tiff_bands(path).deep:
+        return read_tiff(path)
+    with open_image(path) as image:
+        check_pixels("image", image.height, image.width)
+        return np.asarray(image)

@@ -1,0 +1,333 @@
+"""One file over HTTP: resumed where it stopped, verified, and in place only when it is whole."""
+
+import hashlib
+import http.client
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, Protocol, runtime_checkable
+
+from vitlab.errors import DataError
+
+# Whether a file is the one it should be: its size, and a digest written `md5:…` or `sha256:…`.
+
+BLOCK = 1 << 20
+"""Bytes read at once."""
+
+
+def check_file(path: Path, *, size: int | None, checksum: str | None) -> None:
+    """Raise unless the file has this size and checksum, where they are known.
+
+    A publisher who tells only how the digest begins is taken at that.
+    """
+    found = path.stat().st_size
+    if size is not None and found != size:
+        raise DataError(f"{path.name} has {found} bytes instead of {size}")
+    if checksum is None:
+        return
+    kind, _, expected = checksum.partition(":")
+    digest = file_digest(path, kind)
+    if not (expected and digest.startswith(expected)):
+        raise DataError(f"{path.name} has {kind} {digest} instead of {expected}")
+
+
+def file_digest(path: Path, kind: str) -> str:
+    """The hexadecimal digest of a file's content."""
+    digest = hashlib.new(kind, usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+TIMEOUT = 20.0
+"""Seconds without a byte from a server after which it counts as gone."""
+ATTEMPTS = 5
+"""Times that a broken transfer is resumed as long as each brings something."""
+PAUSE = 0.5
+"""Seconds before the first new attempt; they double from one to the next."""
+LARGEST = 64 << 30
+"""Bytes of the largest file that is taken where only the server says how large it is."""
+DIGITS = {"sha256": 64, "sha512": 128}
+"""Length of the digests that make plain HTTP safe."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+TRY_LATER = (408, 429, 500, 502, 503, 504)
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """Somebody who is told how a download goes."""
+
+    def note(self, line: str) -> None:
+        """Something worth a line: what is tried, and what failed."""
+
+    def advance(self, what: str, done: int, total: int) -> None:
+        """So many of so many bytes of one thing are there."""
+
+
+class Silent:
+    """Tells nobody."""
+
+    def note(self, line: str) -> None:
+        """Say nothing."""
+
+    def advance(self, what: str, done: int, total: int) -> None:
+        """Show nothing."""
+
+
+SILENT = Silent()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemoteFile:
+    """A file on a server, and what is known of it before it is fetched."""
+
+    url: str
+    size: int | None
+    """Bytes; a server that announces another number is not believed. None: what it announces."""
+    checksum: str | None
+    """`md5:…` or `sha256:…`, or how it begins; None where nobody published one."""
+    limit: int = LARGEST
+    """Bytes that a server may announce at most, where no size is known."""
+
+    def __post_init__(self) -> None:
+        if urllib.parse.urlsplit(self.url).scheme not in ("http", "https"):
+            raise DataError(f"{self.url} is not an http or https address")
+
+    def check_address(self, url: str) -> None:
+        """Refuse an address where somebody on the way could exchange the file, or no web address.
+
+        The file's own, or one that a server redirects to.
+        """
+        kind, _, digest = (self.checksum or "").partition(":")
+        verified = len(digest) == DIGITS.get(kind)
+        local = is_loopback(url) and is_loopback(self.url)
+        scheme = urllib.parse.urlsplit(url).scheme
+        if scheme == "https" or (scheme == "http" and (verified or local)):
+            return
+        raise DataError(
+            f"{url} is not fetched; valid: https, or http where the whole SHA-256 is known"
+        )
+
+    @property
+    def name(self) -> str:
+        """The last part of the address, as a file is named."""
+        return Path(urllib.parse.unquote(urllib.parse.urlsplit(self.url).path)).name
+
+    @property
+    def host(self) -> str:
+        """The server."""
+        return urllib.parse.urlsplit(self.url).netloc
+
+
+def is_loopback(url: str) -> bool:
+    """Whether an address is of this machine, which nobody else can listen to."""
+    return urllib.parse.urlsplit(url).hostname in LOOPBACK
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Redirects to addresses that the file could have come from at once."""
+
+    def __init__(self, remote: RemoteFile) -> None:
+        self._remote = remote
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """Close the answer instead of reading it: it may have no end."""
+        fp.close()
+        self._remote.check_address(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener(remote: RemoteFile) -> urllib.request.OpenerDirector:
+    """Opens http and https alone; urllib's own also opens ftp, file and data."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        _Redirects(remote),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+class _Interrupted(Exception):
+    """The transfer broke, and trying again is worth it."""
+
+
+def download(remote: RemoteFile, folder: Path, progress: Progress = SILENT) -> Path:
+    """Bring a file into a folder and return its path; what is there already is not fetched."""
+    remote.check_address(remote.url)
+    target, part = folder / remote.name, folder / f"{remote.name}.part"
+    if target.exists():
+        try:
+            check_file(target, size=remote.size, checksum=remote.checksum)
+        except DataError:
+            target.unlink()
+        else:
+            return target
+    resumed = _held(part, remote.size) > 0
+    _receive_all(remote, part, progress)
+    try:
+        check_file(part, size=remote.size, checksum=remote.checksum)
+    except DataError as error:
+        part.unlink()
+        if not resumed:
+            raise
+        progress.note(f"{error}: what was there from an earlier try is no good, starting anew")
+        return download(remote, folder, progress)
+    sync(part)
+    part.replace(target)
+    _tag_of(part).unlink(missing_ok=True)
+    return target
+
+
+def sync(path: Path) -> None:
+    """Let a file's content, or a folder's names, reach the disk."""
+    if os.name == "nt" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _tag_of(part: Path) -> Path:
+    """The file that remembers which edition of the remote file a part is of."""
+    return part.with_suffix(".tag")
+
+
+def _held(part: Path, size: int | None) -> int:
+    """How many bytes an earlier try left; more than the file has are worth nothing."""
+    held = part.stat().st_size if part.exists() else 0
+    if size is not None and held > size:
+        part.unlink()
+        return 0
+    return held
+
+
+def _receive_all(remote: RemoteFile, part: Path, progress: Progress) -> None:
+    pause = PAUSE
+    for attempt in range(ATTEMPTS):
+        held = _held(part, remote.size)
+        if held == remote.size:
+            return
+        try:
+            _receive(remote, part, progress)
+            return
+        except _Interrupted as interruption:
+            stuck = attempt > 0 and _held(part, remote.size) <= held
+            if stuck or attempt == ATTEMPTS - 1:
+                raise DataError(str(interruption)) from interruption
+            progress.note(f"{remote.host}: {interruption}; trying again")
+            time.sleep(pause)
+            pause *= 2
+
+
+def _receive(remote: RemoteFile, part: Path, progress: Progress) -> None:
+    """One transfer, from where the part file ends."""
+    held = _held(part, remote.size)
+    headers = {"User-Agent": "vitlab", "Accept-Encoding": "identity"}
+    if held:
+        headers |= _resuming(remote, part, held)
+    try:
+        request = urllib.request.Request(remote.url, headers=headers)
+        with _opener(remote).open(request, timeout=TIMEOUT) as response:
+            start = _first_byte(response, held)
+            _check_length(response, remote, start)
+            size = _size(response, remote, start)
+            if remote.checksum is None:
+                _tag_of(part).write_text(response.headers.get("ETag", ""))
+            with part.open("r+b" if start else "wb") as file:
+                file.seek(start)
+                file.truncate()
+                _copy(response, file, remote.name, size, progress)
+    except urllib.error.HTTPError as error:
+        _judge(error, part)
+    except urllib.error.URLError as error:
+        raise DataError(f"not reached ({error.reason})") from error
+    except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+        raise _Interrupted(str(error) or type(error).__name__) from error
+    if part.stat().st_size < size:
+        raise _Interrupted(f"ended after {part.stat().st_size} of {size} bytes")
+
+
+def _resuming(remote: RemoteFile, part: Path, held: int) -> dict[str, str]:
+    """Headers that ask for the rest; without a checksum, only of the very edition begun."""
+    wanted = {"Range": f"bytes={held}-"}
+    if remote.checksum is not None:
+        return wanted
+    tag = _tag_of(part).read_text() if _tag_of(part).exists() else ""
+    return wanted | {"If-Range": tag} if tag.startswith('"') else {}
+
+
+def _judge(error: urllib.error.HTTPError, part: Path) -> NoReturn:
+    message = f"HTTP {error.code} {error.reason}"
+    error.close()
+    if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and part.exists():
+        part.unlink()
+        raise _Interrupted(message) from error
+    if error.code in TRY_LATER:
+        raise _Interrupted(message) from error
+    raise DataError(message) from error
+
+
+def _first_byte(response: http.client.HTTPResponse, held: int) -> int:
+    """Where the answer begins: a server that cannot resume sends everything again."""
+    if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+        return 0
+    range_ = response.headers.get("Content-Range", "")
+    if not range_.startswith(f"bytes {held}-"):
+        raise DataError(f"asked for bytes from {held} on, got {range_!r}")
+    return held
+
+
+def _check_length(response: http.client.HTTPResponse, remote: RemoteFile, start: int) -> None:
+    length = _length(response)
+    if length is not None and remote.size is not None and length != remote.size - start:
+        raise DataError(f"announces {length + start} bytes instead of {remote.size}")
+
+
+def _length(response: http.client.HTTPResponse) -> int | None:
+    length = response.headers.get("Content-Length", "")
+    return int(length) if length.isdecimal() else None
+
+
+def _size(response: http.client.HTTPResponse, remote: RemoteFile, start: int) -> int:
+    """How long the whole file is: without knowing that, nobody notices a missing end."""
+    if remote.size is not None:
+        return remote.size
+    length = _length(response)
+    if length is None:
+        raise DataError(f"does not say how long {remote.name} is")
+    if start + length > remote.limit:
+        raise DataError(f"announces {start + length} bytes; valid: at most {remote.limit}")
+    return start + length
+
+
+def _copy(
+    response: http.client.HTTPResponse, file: BinaryIO, name: str, size: int, progress: Progress
+) -> None:
+    progress.advance(name, file.tell(), size)
+    while True:
+        try:
+            block = response.read(BLOCK)
+        except OSError as error:  # a time-out, a reset
+            raise _Interrupted(
+                f"{error or type(error).__name__} after {file.tell()} bytes"
+            ) from error
+        if not block:
+            return
+        if file.tell() + len(block) > size:
+            raise DataError(f"sends more than the {size} bytes of {name}")
+        file.write(block)
+        progress.advance(name, file.tell(), size)

@@ -1,0 +1,101 @@
+"""A model to look at: a run, a bundle, weights, or a name of the family with fresh weights."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitlab.classify.classifier import Classifier, load
+from vitlab.config import override
+from vitlab.errors import ConfigError, UnknownName
+from vitlab.images.preprocessing import Preprocessing
+from vitlab.models.build import create_model
+from vitlab.models.config import pair
+from vitlab.models.variants import variant, variants
+from vitlab.weights.bundle_files import WEIGHTS
+from vitlab.weights.bundled import bundled_name, bundled_names
+from vitlab.weights.published import named
+from vitlab.weights.reading import SUFFIXES
+from vitlab.weights.source import WeightSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyModel:
+    """A classifier, what to call it, and whether it has learned anything."""
+
+    classifier: Classifier
+    name: str
+    fresh: bool = False
+    """Weights as they are drawn before any training."""
+
+
+def open_any(model: str | os.PathLike[str] | Classifier, **changes: Any) -> AnyModel:
+    """What a word or path stands for, with changes of its config; a mere name is drawn by `seed`.
+
+    A classifier is taken as it is, and changes of it are refused.
+    """
+    if isinstance(model, Classifier):
+        for name in changes:
+            raise ConfigError(
+                f"keyword {name!r}: a model that is built already takes no changes of its config; "
+                f"valid: a name, a file or a run, which take them"
+            )
+        return AnyModel(classifier=model, name=model.source.path.name)
+    word = os.fspath(model)
+    if is_name(model):
+        return AnyModel(classifier=_fresh(word, **changes), name=word, fresh=True)
+    return AnyModel(classifier=load(model, **changes), name=title_of(model))
+
+
+def title_of(weights: str | os.PathLike[str]) -> str:
+    """What a reader calls weights: their name, or that of the file or run they lie in."""
+    word = os.fspath(weights)
+    known = bundled_name(weights) or (word if named(weights) is not None else None)
+    return known or _title(Path(word))
+
+
+def is_name(model: object) -> bool:
+    """Whether this is a mere name of the family; a word that is nothing at all is an error."""
+    return isinstance(model, str) and _is_name(model)
+
+
+def _is_name(word: str) -> bool:
+    """A bare word is a name first, a path when it exists and no such name does."""
+    known = bundled_name(word) is not None or named(word) is not None
+    if known or "/" in word or os.sep in word:
+        return False
+    try:
+        variant(word)
+    except UnknownName:
+        if Path(word).exists():
+            return False
+        choices = (*bundled_names(), *variants())
+        raise UnknownName("model or file", word, choices) from None
+    return True
+
+
+def _title(path: Path) -> str:
+    """The name of a file without its ending, of a run, or of the run that a bundle is of."""
+    path = path.absolute()
+    if path.name == WEIGHTS:  # as in every bundle: its folder says more
+        path = path.parent
+    elif path.suffix in SUFFIXES:
+        return path.stem
+    return path.parent.name if path.name == "bundle" else path.name
+
+
+def _fresh(name: str, *, seed: int = 0, **changes: Any) -> Classifier:
+    config = override(variant(name), changes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = create_model(config)
+    half = (0.5,) * config.channels  # random weights have no preprocessing of their own
+    source = WeightSource(
+        format="vitlab",
+        path=Path(name),
+        preprocessing=Preprocessing(size=pair(config.image_size), mean=half, std=half),
+        assumed=("random weights",),
+    )
+    return Classifier(model, source)

@@ -1,0 +1,111 @@
+"""What a benchmark is asked to measure."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vitlab.errors import InputError
+from vitlab.jobs.benchmark.contestants import DEFAULT_ENGINE, check_engine
+from vitlab.jobs.benchmark.exported import is_exported
+from vitlab.jobs.benchmark.peers import check_peer
+from vitlab.jobs.benchmark.prepare import MERGING
+from vitlab.machine.cores import cores
+
+Watch = Callable[[str, int, int], None]
+"""Told what is being done, and how many of how many are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be measured."""
+
+    models: tuple[str, ...]
+    engines: tuple[str, ...] | None = None
+    """None: `auto`, which is what users run; where tokens are merged, torch."""
+    batches: tuple[int, ...] = (1, 8)
+    against: tuple[str, ...] = ()
+    merge_tokens: tuple[int, ...] = (0,)
+    rounds: int = 12
+    seconds: float = 0.5
+    """Length of a turn, about."""
+    threads: int | None = None
+    """None: OMP_NUM_THREADS, or as many as this process may use."""
+    seed: int = 0
+    """Of the order of turns."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("batches", 1), ("merge_tokens", 0)):
+            numbers = getattr(self, name)
+            if not numbers or min(numbers) < least:
+                raise InputError(f"{name} {list(numbers)}; valid: numbers from {least} on")
+        if self.rounds < 1 or not 0 < self.seconds < math.inf:
+            raise InputError(
+                f"rounds {self.rounds} of {self.seconds} seconds; valid: at least 1, above 0"
+            )
+        if self.threads is not None and self.threads < 1:
+            raise InputError(f"threads {self.threads}; valid: at least 1")
+        lists = {
+            "models": self.models,
+            "engines": self.runs_in,
+            "batches": self.batches,
+            "against": self.against,
+            "merge_tokens": self.merge_tokens,
+        }
+        for what in ("models", "engines"):
+            if not lists[what]:
+                raise InputError(f"no {what}; valid: at least one")
+        for what, chosen in lists.items():
+            if len(set(chosen)) < len(chosen):
+                raise InputError(f"{what} {', '.join(map(str, chosen))}: one of them comes twice")
+        self._check_merging()
+        if all(map(is_exported, self.models)):
+            self._check_exported()
+        for engine in self.runs_in:
+            check_engine(engine)
+        for peer in self.against:
+            check_peer(peer)
+
+    def _check_merging(self) -> None:
+        """What is compared with a reference must be able to compute the same."""
+        first = self.merge_tokens[0]
+        if any(self.merge_tokens) and not set(self.runs_in) & set(MERGING):
+            raise InputError(
+                f"merge_tokens {max(self.merge_tokens)} needs the engine torch, or another of "
+                f"{', '.join(MERGING[1:])}; found {', '.join(self.runs_in)}"
+            )
+        if first and set(self.runs_in) - set(MERGING):
+            raise InputError(
+                f"merge_tokens {first} first with engines {', '.join(self.runs_in)}; valid: 0 first"
+            )
+        if first and self.against:
+            raise InputError(
+                f"merge_tokens {first} against {self.against[0]}: libraries merge none; valid: "
+                f"0 first"
+            )
+
+    def _check_exported(self) -> None:
+        """What exported files alone cannot be asked."""
+        file = self.models[0]
+        if self.against:
+            raise InputError(
+                f"{file} against {self.against[0]}: an exported file has no weights that libraries "
+                f"read; valid: the model that it was made of"
+            )
+        if any(self.merge_tokens):
+            count = max(self.merge_tokens)
+            raise InputError(
+                f"merge_tokens {count}: {file} is as it was exported; "
+                f"`vitlab export MODEL --merge-tokens {count} --output FILE` writes one that merges"
+            )
+
+    @property
+    def runs_in(self) -> tuple[str, ...]:
+        """The engines."""
+        if self.engines is not None:
+            return self.engines
+        return MERGING[:1] if any(self.merge_tokens) else (DEFAULT_ENGINE,)
+
+    @property
+    def cores(self) -> int:
+        """Threads of each contestant."""
+        return self.threads or cores()

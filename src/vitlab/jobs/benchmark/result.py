@@ -1,0 +1,297 @@
+"""What a benchmark found: who took part, how fast each was, and how sure that is."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitlab.config import to_dict
+from vitlab.io.text import markdown_text, visible
+from vitlab.timing.referee import (
+    Estimate,
+    Memory,
+    Round,
+    compare,
+    disturbances,
+    paired_ratios,
+    quantile,
+    share_of_limit,
+)
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+"""Of the time of a call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Somebody who takes part, and what runs there."""
+
+    name: str
+    model: str
+    runs: str
+    """An engine of ours, or a library."""
+    merge_tokens: int
+    reference: str
+    """Whose speed it is compared with."""
+    original: str
+    """Who computes the same with the same weights."""
+    exact: bool
+    """Whether it must give what the original gives."""
+    parameters: int | None
+    flops: int | None
+    """Of one image; None, as of the parameters: an exported file does not tell."""
+    bytes: int
+    fresh: bool
+    by_design: bool = False
+    """Whether it merges or quantises otherwise than the original, and so differs."""
+    ours: bool = True
+    """An engine of ours, no library of others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """How good a model is with so many merged tokens, with its 95 % interval."""
+
+    model: str
+    merge_tokens: int
+    images: int
+    accuracy: float
+    interval: tuple[float, float]
+    change: float
+    """From the first number of merged tokens of the same weights, image by image."""
+    change_interval: tuple[float, float]
+    """95 %: what other images of the same kind could give."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """All of them at one batch size."""
+
+    batch: int
+    entries: tuple[Entry, ...]
+    rounds: list[Round]
+    memory: dict[str, Memory]
+    differences: dict[str, float]
+    """Largest difference of a logit from the original's."""
+
+    def seconds(self, name: str) -> float:
+        """Median time of one call."""
+        return statistics.median(turns[name].seconds for turns in self.rounds)
+
+    def images_per_second(self, name: str) -> float:
+        return self.batch / self.seconds(name)
+
+    def percentile(self, name: str, share: float) -> float | None:
+        """Seconds that this share of the calls took at most; None where there were too few."""
+        calls = sorted(time for turns in self.rounds for time in turns[name].each)
+        if round(len(calls) * (1 - share), 9) < 1:
+            return None
+        return quantile(calls, share)
+
+    def share_of_limit(self, entry: Entry) -> float | None:
+        """Of what the machine's matrix product reaches; None where FLOPs are not known."""
+        if entry.flops is None:
+            return None
+        return share_of_limit(self.rounds, entry.name, self.batch * entry.flops)
+
+    def against(self, name: str, other: str) -> Estimate:
+        """How many times as fast as another, with the 95 % interval over the rounds."""
+        return compare([paired_ratios(self.rounds, name, other)])
+
+    def place(self, name: str) -> tuple[int, int]:
+        """The places that it may have: one only where every interval leaves no doubt."""
+        others = [entry.name for entry in self.entries if entry.name != name]
+        verdicts = [self.against(name, other).verdict for other in others]
+        return 1 + verdicts.count("slower"), len(self.entries) - verdicts.count("faster")
+
+    @property
+    def disturbances(self) -> list[str]:
+        """What makes the figures doubtful."""
+        return disturbances(self.rounds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """Every batch size, and what it was measured on."""
+
+    cells: tuple[Cell, ...]
+    machine: dict[str, str]
+    threads: int
+    accuracies: tuple[Accuracy, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return self.cells[0].entries
+
+    def accuracy(self, entry: Entry) -> Accuracy | None:
+        """How good the model of an entry is, where that was asked."""
+        wanted = (entry.model, entry.merge_tokens)
+        found = (told for told in self.accuracies if (told.model, told.merge_tokens) == wanted)
+        return next(found, None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that was measured."""
+        return {
+            "machine": self.machine,
+            "threads": self.threads,
+            "settings": self.settings,
+            "cells": [_cell(cell) for cell in self.cells],
+            "accuracies": [to_dict(told) for told in self.accuracies],
+        }
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    return {
+        "batch": cell.batch,
+        "disturbances": cell.disturbances,
+        "contestants": [_row(cell, entry) for entry in cell.entries],
+        "rounds": [{name: to_dict(turn) for name, turn in turns.items()} for turns in cell.rounds],
+    }
+
+
+def _row(cell: Cell, entry: Entry) -> dict[str, Any]:
+    found = cell.against(entry.name, entry.reference)
+    first, last = cell.place(entry.name)
+    return {
+        **to_dict(entry),
+        "images_per_second": cell.images_per_second(entry.name),
+        "latency": {
+            name: cell.percentile(entry.name, share) for name, share in PERCENTILES.items()
+        },
+        "ratio": found.ratio,
+        # JSON has no infinity: an interval without an end has none.
+        "interval": [bound if math.isfinite(bound) else None for bound in (found.low, found.high)],
+        "place": first if first == last else None,
+        "memory": to_dict(cell.memory[entry.name]),
+        "share_of_limit": cell.share_of_limit(entry),
+        "difference": cell.differences[entry.name],
+    }
+
+
+# A benchmark in words: a table for each batch size, and one of what the models are.
+
+SPEEDS = (
+    "",
+    "images/s",
+    *(f"{name} ms" for name in PERCENTILES),
+    "times as fast",
+    "95 % interval",
+    "place",
+    "memory MB",
+    "of limit",
+)
+MODELS = ("", "parameters", "GFLOPs", "GMACs", "MB", "logits differ by")
+Rows = list[tuple[str, ...]]
+
+
+def speeds(cell: Cell) -> Rows:
+    """How fast each was; a place only where no interval leaves a doubt."""
+    return [_speed(cell, entry) for entry in cell.entries]
+
+
+def models(found: Benchmark) -> tuple[tuple[str, ...], Rows]:
+    """What each is and costs for one image; with the accuracy, if that was asked."""
+    head: tuple[str, ...] = (*MODELS, "accuracy") if found.accuracies else MODELS
+    worst = {
+        entry.name: max(cell.differences[entry.name] for cell in found.cells)
+        for entry in found.entries
+    }
+    rows: Rows = []
+    for entry in found.entries:
+        row = (
+            entry.name,
+            "-" if entry.parameters is None else f"{entry.parameters / 1e6:.2f} M",
+            "-" if entry.flops is None else f"{entry.flops / 1e9:.3g}",
+            "-" if entry.flops is None else f"{entry.flops / 2e9:.3g}",
+            f"{entry.bytes / 1e6:.1f}",
+            _difference(entry, worst[entry.name]),
+        )
+        rows.append((*row, _accuracy(found, entry)) if found.accuracies else row)
+    return head, rows
+
+
+def markdown(found: Benchmark, command: str | None = None) -> str:
+    """All of it."""
+    parts = [
+        f"# Benchmark\n\n{markdown_text(found.machine['processor'])}, {found.threads} threads."
+    ]
+    if command is not None:
+        parts.append(f"```\n{visible(command)}\n```")
+    for cell in found.cells:
+        parts += [f"## Batch of {cell.batch}", _table(SPEEDS, speeds(cell))]
+        parts += [f"Warning: {markdown_text(line)}; measure again." for line in cell.disturbances]
+    parts += ["## What ran", _table(*models(found)), markdown_text(notes(found))]
+    return "\n\n".join(parts) + "\n"
+
+
+def notes(found: Benchmark) -> str:
+    """How to read the tables."""
+    first = found.entries[0].reference
+    told = (
+        f"Times as fast as {first}; in a library's own form, as ours in that form: medians of "
+        f"{len(found.cells[0].rounds)} rounds in which each was woken once, and the interval that "
+        f"resampling the rounds gives. A range of places: the intervals do not tell them apart. "
+        f"Memory is the peak of the process, with imports. The limit is a large matrix product in "
+        f"the same rounds."
+    )
+    if found.accuracies:
+        told += f" Accuracy on {found.accuracies[0].images:,} images."
+    if any(entry.by_design for entry in found.entries):
+        told += (
+            " By design: it merges or quantises otherwise than the first of the same weights, and "
+            "gives other logits."
+        )
+    if any(entry.fresh for entry in found.entries):
+        told += " Weights of names alone are random."
+    return told
+
+
+def _speed(cell: Cell, entry: Entry) -> tuple[str, ...]:
+    reference = entry.name == entry.reference
+    found = cell.against(entry.name, entry.reference)
+    first, last = cell.place(entry.name)
+    share = cell.share_of_limit(entry)
+    return (
+        entry.name,
+        f"{cell.images_per_second(entry.name):.3g}",
+        *(_milliseconds(cell.percentile(entry.name, share)) for share in PERCENTILES.values()),
+        "1" if reference else f"{found.ratio:.3f}",
+        "-" if reference else _interval(found),
+        str(first) if first == last else f"{first}-{last}",
+        f"{cell.memory[entry.name].ever / 1e6:.0f}",
+        "-" if share is None else f"{share:.0%}",
+    )
+
+
+def _difference(entry: Entry, worst: float) -> str:
+    if entry.name == entry.original:
+        return "-"
+    return f"{worst:.1g}" + (", by design" if entry.by_design else "")
+
+
+def _interval(found: Estimate) -> str:
+    return "too few rounds" if found.low <= 0 else f"{found.low:.3f} to {found.high:.3f}"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1e3 * seconds:.1f}"
+
+
+def _accuracy(found: Benchmark, entry: Entry) -> str:
+    told = found.accuracy(entry)
+    if told is None:
+        return "-"
+    low, high = told.interval
+    text = f"{told.accuracy:.1%} ({low:.1%} to {high:.1%})"
+    if told.merge_tokens or told.change_interval != (0.0, 0.0):
+        low, high = told.change_interval
+        text += f", {100 * told.change:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
+    return text
+
+
+def _table(head: Sequence[str], rows: Rows) -> str:
+    head, rows = tuple(map(markdown_text, head)), [tuple(map(markdown_text, row)) for row in rows]
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

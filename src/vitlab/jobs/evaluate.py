@@ -1,0 +1,379 @@
+"""`vitlab evaluate`: a model on a data source, every image once."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitlab.classify.classifier import Classifier, load
+from vitlab.classify.exported_model import DeployedModel
+from vitlab.classify.open_model import FILES, open_answering
+from vitlab.data.class_counts import ClassCounts, count_images
+from vitlab.data.datasets import DataSource, open_data
+from vitlab.data.images import FileSet, ImageSet, Survey, joined, one_of
+from vitlab.data.loading.loader import batches_for_evaluation
+from vitlab.data.survey import looking, recalling, surveyed
+from vitlab.errors import DataError, InputError, UnknownName, WeightsError
+from vitlab.evaluation.calibration import NO_TEMPERATURE, Temperature, helpful_temperature
+from vitlab.evaluation.classification import Batches, Outcome, collect, collect_flipped
+from vitlab.jobs.objective import JUDGES
+from vitlab.jobs.run_data import absent_classes, divided
+from vitlab.jobs.run_folder import read_plan, read_survey
+from vitlab.jobs.run_machine import best_device
+from vitlab.models.build import create_model
+from vitlab.report.run import Judged, Report, describe_data, describe_model
+from vitlab.training.config import TrainConfig
+from vitlab.weights import imagenet
+from vitlab.weights.bundle import config_of
+from vitlab.weights.bundle_files import find_bundle, is_bundle, read_bundle_config
+from vitlab.weights.bundled import bundled_folder
+
+# An exported model where a network of torch is asked for: images in, logits out, no more.
+
+
+class ExportedNet(nn.Module):
+    """What a file computes, in whatever runtime."""
+
+    def __init__(self, model: DeployedModel) -> None:
+        super().__init__()
+        if model.deployed.facts.preprocess_inside:
+            raise InputError(
+                f"{model.file} takes 8-bit pixels, and what is asked for gives normalised images; "
+                f"valid: a file that was exported without --preprocess-inside"
+            )
+        self._session = model.session()
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
+        return torch.from_numpy(self._session.logits(images.cpu().numpy()))
+
+
+def described(model: DeployedModel) -> Classifier:
+    """The classifier that was exported, without its weights: what it is, not what it answers."""
+    config = config_of(model.deployed.config, str(model.file))
+    with torch.device("meta"):
+        return Classifier(create_model(config), model.source, merge_tokens=model.merge_tokens)
+
+
+Split = Literal["test", "train", "validation", "all"]
+METRICS = "metrics.jsonl"
+"""What makes a folder a run."""
+Watch = Callable[[int, int], None]
+"""Told how many of how many images are done."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluated:
+    """What came of it, and what a report about it needs."""
+
+    model: str
+    classifier: Classifier
+    source: DataSource
+    split: str
+    data: ImageSet
+    outcome: Outcome
+    evaluation: Judged
+    flipped: Judged | None
+    """The same with answers averaged over each image and its mirror image, if that was asked."""
+    temperature: bool
+    """Whether a temperature was to be fitted."""
+    broken: dict[str, str]
+    """Images that could not be read, with the reason; they are not counted."""
+
+    @property
+    def counts(self) -> ClassCounts:
+        """The images that were evaluated, by the classes of the data."""
+        return count_images(self.data.labels[self.outcome.index], self.source.labels)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Sentences naming the classes of the data without an image in the split."""
+        return absent_classes(self.source, {self.split: self.counts})
+
+
+def evaluate(
+    model: str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    *,
+    split: str = "test",
+    flip: bool = False,
+    temperature: bool = False,
+    batch_size: int = 64,
+    merge_tokens: int = 0,
+    workers: int = 0,
+    download: bool = False,
+    engine: str = "auto",
+    watch: Watch | None = None,
+    **changes: Any,
+) -> Evaluated:
+    """How good a model is on the images of a split; `validation` is held out from `train`.
+
+    `all` is for data that the model never saw; of its own it tells nothing.
+    With `flip`, it is also told how good the mean of the logits of each image and its mirror is.
+    With `temperature`, one is fitted on the validation images, never on those that are judged.
+    `merge_tokens` and `changes` as in `open_answering`.
+    `workers` are processes that decode files; 0: this one does.
+    `engine` is what computes; `auto`: torch, or for an exported file what runs it.
+    """
+    check_split(split)
+    if temperature and split != "test":
+        raise InputError(
+            f"a temperature is fitted on a part of the training images and says nothing about "
+            f"split {split!r}; valid: split 'test'"
+        )
+    classifier, net = _open_model(model, engine, merge_tokens, changes)
+    # Of a run's own files the same ones are held out as then, or none are judged.
+    place = bundled_folder(model) or Path(model)
+    known = _survey_of(place, data)
+    with recalling(known), looking(watch):
+        source = open_data(data, download=download, channels=_channels(classifier))
+    _check_task(classifier, source, temperature)
+    numbers, labels = match_classes(classifier, source)
+    job = _Job(
+        classifier=classifier, net=net, numbers=numbers, batch_size=batch_size, workers=workers
+    )
+    with recalling(known), looking(watch):
+        images = _open(source, split, place)
+        held_out = _open(source, "validation", place) if temperature else None
+    outcome, broken, mirrored = job.collect(images, watch, flip=flip)
+    fitted = None if held_out is None else job.fit(held_out)
+    judge = JUDGES[source.task]
+    return Evaluated(
+        model=os.fspath(model),
+        classifier=classifier,
+        source=source,
+        split=split,
+        data=images,
+        outcome=outcome,
+        evaluation=judge.worth(outcome, labels, fitted),
+        flipped=None if mirrored is None else judge.worth(mirrored, labels, None),
+        temperature=temperature,
+        broken=broken,
+    )
+
+
+def check_split(split: str) -> None:
+    """Refuse a part of the data that there is not."""
+    if split not in get_args(Split):
+        raise UnknownName("split", split, get_args(Split))
+
+
+def report_of(found: Evaluated, command: str | None = None) -> Report:
+    """A page about an evaluation."""
+    return Report(
+        title=f"{Path(found.model).name} on {found.source.name}",
+        evaluation=found.evaluation,
+        split=found.split,
+        mistakes=JUDGES[found.source.task].mistakes(
+            found.outcome, found.data, found.evaluation.labels
+        ),
+        model=describe_model(Path(found.model).name, found.classifier.model),
+        data=describe_data(found.source, {found.split: found.counts}),
+        broken=found.broken,
+        command=command,
+        notes=(*(f"{sentence}." for sentence in found.absent), *_flips(found), *_unscaled(found)),
+    )
+
+
+def _unscaled(found: Evaluated) -> tuple[str, ...]:
+    """Note of a temperature that was fitted and is not reported."""
+    scaled = getattr(found.evaluation, "scaled", None)
+    return (f"Temperature: {NO_TEMPERATURE}.",) if found.temperature and scaled is None else ()
+
+
+def _flips(found: Evaluated) -> tuple[str, ...]:
+    """What a page says of answers averaged with those of mirror images."""
+    if found.flipped is None:
+        return ()
+    figures = JUDGES[found.source.task].figures(found.flipped)
+    told = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+    return (f"Averaged over each image and its mirror image: {told}.",)
+
+
+def _open_model(
+    model: str | os.PathLike[str], engine: str, merge_tokens: int, changes: dict[str, Any]
+) -> tuple[Classifier, nn.Module]:
+    """The classifier, and what computes its logits."""
+    usual = "auto" if Path(model).suffix in FILES else "torch"
+    if (usual if engine == "auto" else engine) == "torch":
+        classifier = load(model, merge_tokens=merge_tokens, **changes)
+        return classifier, classifier.model
+    opened = open_answering(model, engine=engine, merge_tokens=merge_tokens, **changes)
+    assert isinstance(opened, DeployedModel)  # all that is not torch
+    return described(opened), ExportedNet(opened)
+
+
+def match_classes(classifier: Classifier, source: DataSource) -> tuple[Tensor, tuple[str, ...]]:
+    """The model's class of each label number of the data, and the names of the model's classes."""
+    classes, own = classifier.model.config.classes, classifier.source.labels
+    if not classes:
+        raise WeightsError(f"{classifier.source.path.name} has no head; valid: a classifier")
+    numbered = own == tuple(map(str, range(classes)))  # what exported files without names have
+    if own is None or own == source.labels or (numbered and not set(own) & set(source.labels)):
+        if classes != len(source.labels):
+            raise DataError(
+                f"{source.name} has {len(source.labels)} classes, the model {classes} without "
+                f"names; valid: data of {classes} classes, or a model that knows its labels"
+            )
+        return torch.arange(classes), source.labels
+    numbers = [_find(label, own, source.name) for label in source.labels]
+    missing = sorted(set(own) - set(source.labels))
+    if source.task == "regression" and missing:
+        raise DataError(
+            f"{source.name} has no value {missing[0]!r}, which the model tells; valid: data with "
+            f"all of {', '.join(own)}"
+        )
+    return torch.tensor(numbers), own
+
+
+def _find(label: str, own: Sequence[str], data: str) -> int:
+    if own == imagenet.labels() and label in imagenet.wordnet_ids():
+        return imagenet.wordnet_ids().index(label)
+    if own.count(label) != 1:
+        known = ", ".join([*own[:5], *(["…"] if len(own) > 5 else [])])
+        times = "more than one" if label in own else "no"
+        raise DataError(
+            f"{data} has the class {label!r}, for which the model has {times} class; "
+            f"valid: classes of the model ({known})"
+        )
+    return own.index(label)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """A classifier and how it is asked."""
+
+    classifier: Classifier
+    net: nn.Module
+    """What computes the logits: the classifier's own model, or what was exported of it."""
+    numbers: Tensor
+    batch_size: int
+    workers: int
+
+    def collect(
+        self, data: ImageSet, watch: Watch | None, *, flip: bool = False
+    ) -> tuple[Outcome, dict[str, str], Outcome | None]:
+        """Answers, unreadable files, and with `flip` answers averaged with the mirror image's."""
+        self.classifier.source.require_head()
+        broken = dict(_left_out(data))
+        answers = iter(self._batches(data, broken, watch))
+        first = list(islice(answers, 1))
+        if not first and broken:
+            raise DataError(f"none of {len(data)} images can be read; {one_of(broken)}")
+        model, batches = self.net, chain(first, answers)
+        outcome, mirrored = (
+            collect_flipped(model, batches) if flip else (collect(model, batches), None)
+        )
+        return outcome, {str(path): reason for path, reason in broken.items()}, mirrored
+
+    def fit(self, held_out: ImageSet) -> Temperature | None:
+        outcome = self.collect(held_out, None)[0]
+        return helpful_temperature(outcome.logits, outcome.labels)
+
+    def _batches(self, data: ImageSet, broken: dict[Path, str], watch: Watch | None) -> Batches:
+        preprocessing = self.classifier.preprocessing
+        device = best_device()
+        self.net.to(device)
+        done = 0
+        for images, labels, index in batches_for_evaluation(
+            data,
+            batch_size=self.batch_size,
+            preprocessing=preprocessing,
+            device=device,
+            workers=self.workers,
+            broken=broken,
+        ):
+            yield images, self._in_order(labels.cpu()), index
+            done += len(index)
+            if watch is not None:
+                watch(done, len(data))
+
+    def _in_order(self, labels: Tensor) -> Tensor:
+        """Labels as the model numbers its classes; what the data knows nothing of is not there."""
+        if labels.ndim == 1:
+            return self.numbers[labels]
+        placed = labels.new_zeros(len(labels), self.classifier.model.config.classes)
+        placed[:, self.numbers] = labels
+        return placed
+
+
+def _channels(classifier: Classifier) -> int | None:
+    """As the model reads images; the data need not be looked at to know."""
+    found = classifier.source.preprocessing
+    return None if found is None else found.channels
+
+
+def _check_task(classifier: Classifier, source: DataSource, temperature: bool) -> None:
+    told = classifier.source.task
+    if told != source.task:
+        raise DataError(
+            f"{source.name} is {source.task} data, the model a {told} one; valid: {told}"
+        )
+    if temperature and not JUDGES[source.task].calibrated:
+        raise InputError(f"a temperature says nothing about a {told} model; valid: single-label")
+
+
+def _open(source: DataSource, split: str, model: Path) -> ImageSet:
+    if split == "train":
+        return source.open_train()
+    if split == "all":
+        train = source.open_train()
+        return train if source.open_test is None else joined(train, source.open_test())
+    if split == "validation":
+        return _held_out(source, model)
+    if source.open_test is None:
+        raise DataError(f"{source.name} has no test split; valid: train, validation")
+    return source.open_test()
+
+
+def _held_out(source: DataSource, model: Path) -> ImageSet:
+    """Those that the run of this model held out, or as many as is usual of data new to it."""
+    run = _run_of(model)
+    config = TrainConfig() if run is None else read_plan(run).train
+    if not config.hold_out:
+        raise DataError(f"the run {run} held no images out; valid: a run with hold_out > 0")
+    if run is None and _learnt_from(model) == source.name:
+        raise DataError(
+            f"{model} learnt from {source.name}, and its run, which tells what was held out, is "
+            f"not here; valid: its run, or without split 'validation' and temperature"
+        )
+    images = source.open_train()
+    readable = surveyed(images) if isinstance(images, FileSet) else images
+    held_out = divided(readable, config)[1]
+    assert held_out is not None
+    return held_out
+
+
+def _learnt_from(model: Path) -> str | None:
+    """What a bundle says that it learnt from."""
+    place = find_bundle(model)
+    if not is_bundle(place):
+        return None
+    data = read_bundle_config(place).get("provenance", {}).get("data")
+    return None if data is None else Path(str(data)).name
+
+
+def _survey_of(model: Path, data: str | os.PathLike[str]) -> Survey | None:
+    """What the run of this model found in its files, if these are the data now."""
+    run = _run_of(model)
+    known = None if run is None else read_survey(run)
+    if run is None or known is None:
+        return None
+    return known if read_plan(run).data == os.path.abspath(Path(data).expanduser()) else None
+
+
+def _left_out(data: ImageSet) -> Mapping[Path, str]:
+    """Files that were in no part of a folder that we split, since they cannot be read."""
+    survey = data.survey if isinstance(data, FileSet) else None
+    return {} if survey is None else survey.broken_paths
+
+
+def _run_of(model: Path) -> Path | None:
+    """The folder of the run that a model came of: its own, its bundle's or its file's."""
+    runs = (folder for folder in (model, *model.parents[:2]) if (folder / METRICS).is_file())
+    return next(runs, None)

@@ -1,0 +1,336 @@
+"""`vitlab export`: a model as a file for other runtimes, written only if both agree."""
+
+import logging
+import math
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.classify.engines.runtimes import run_onnx
+from vitlab.errors import ConfigError, FileError, InputError, UnknownName
+from vitlab.evaluation.classification import Outcome
+from vitlab.exporting.onnx import LARGEST, Half, can_export, data_beside, require_onnx, write_onnx
+from vitlab.exporting.program import trace
+from vitlab.exporting.quantize import Pixels, write_int8
+from vitlab.exporting.torch_export import (
+    require_compiler,
+    run_package,
+    run_program,
+    write_package,
+    write_program,
+)
+from vitlab.exporting.verify import BATCHES, Comparison, Run, compare
+from vitlab.images.find import walk_images
+from vitlab.images.pixels import read_picture
+from vitlab.images.preprocessing import Preprocessing
+from vitlab.io.files import check_parent, staged_folder, sync
+from vitlab.jobs.evaluate import evaluate
+from vitlab.jobs.export_model import Exportable, Model, open_exportable
+from vitlab.machine.cores import onnx_wanted
+from vitlab.models.config import Size
+from vitlab.weights.aoti_package import trust
+from vitlab.weights.bundle_files import ONNX, WEIGHTS, is_bundle, record_file
+from vitlab.weights.exported import Deployed, Quantized
+from vitlab.weights.labels import Labels
+
+Format = Literal["onnx", "torch-export", "aoti"]
+WRITERS = {"torch-export": write_program, "aoti": write_package}
+RUNNERS = {"torch-export": run_program, "aoti": run_package, "onnx": run_onnx}
+SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2", "aoti": ".pt2"}
+CALIBRATED, CALIBRATED_AT_ONCE = 128, 8
+"""Images that calibrate, at most, and how many of them are computed at once."""
+TOLERANCES: dict[Quantized | None, float] = {None: 1e-4, "fp16": 1e-2, "int8": 0.5}
+"""Largest difference of a logit that passes, as a part of the largest logit (or of one)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What was written, and how well it agrees."""
+
+    output: Path
+    format: Format
+    files: tuple[Path, ...]
+    comparison: Comparison
+    deployed: Deployed
+    fresh: bool
+    """The weights have learned nothing: the model was a mere name."""
+
+    @property
+    def bytes(self) -> int:
+        """Of all files together."""
+        return sum(file.stat().st_size for file in self.files)
+
+
+def export(
+    model: Model,
+    *,
+    format: str = "onnx",
+    output: str | os.PathLike[str],
+    dynamic_batch: bool = True,
+    image_size: Size | None = None,
+    preprocess_inside: bool = False,
+    quantize: str | None = None,
+    calibrate: str | os.PathLike[str] | None = None,
+    compact: bool = False,
+    merge_tokens: int = 0,
+    preprocessing: Preprocessing | None = None,
+    labels: Labels | None = None,
+    tolerance: float | None = None,
+    force: bool = False,
+    **changes: Any,
+) -> Exported:
+    """Write the model to `output`, whole or not at all.
+
+    The file is loaded again and compared with the model on photographs and noise; where they differ
+    by more than the tolerance, it is an error and no file is left. `calibrate` is a folder of
+    images, from which `quantize="int8"` learns the range of activations. `compact` stores weights
+    of an ONNX file that 16 bits hold exactly in 16 bits. `merge_tokens` as in `vitlab.load`: the
+    file merges them, and is compared with the model that does. `preprocessing` and `labels`
+    replace those of the weights, `labels` as in `vitlab.load`; a model whose preprocessing is not
+    known needs it. `changes` are those of the config; a module or a classifier has been built, and
+    takes none.
+    """
+    path = Path(output)
+    check_output(path, format, force)
+    kind = _quantized(quantize, format, calibrated=calibrate is not None)
+    _check_needs(format)
+    if compact and format != "onnx":
+        raise ConfigError(f"compact and format {format}; valid: ONNX files alone are made so")
+    found = open_exportable(
+        model,
+        image_size=image_size,
+        merge_tokens=merge_tokens,
+        preprocessing=preprocessing,
+        labels=labels,
+        **changes,
+    )
+    allowed = TOLERANCES[kind] if tolerance is None else tolerance
+    batch = None if dynamic_batch else 1
+    deployed = found.deployed(inside=preprocess_inside, quantize=kind, batch=batch)
+    with _staged(path) as folder:
+        staged = folder / path.name
+        images = None if calibrate is None else calibration(found, deployed, calibrate)
+        _write(found, deployed, format, staged, images, compact)
+        comparison = _compare(found, deployed, RUNNERS[format](staged), allowed)
+        comparison.check()
+        files = _publish(folder, path)
+        if format == "aoti":
+            trust(path)
+    if path.name == ONNX and is_bundle(path.parent):
+        record_file(path.parent, ONNX)
+    return Exported(
+        output=path,
+        format=format,  # type: ignore[arg-type]  # checked above
+        files=files,
+        comparison=comparison,
+        deployed=deployed,
+        fresh=found.fresh,
+    )
+
+
+def _write(
+    found: Exportable,
+    deployed: Deployed,
+    format: str,
+    path: Path,
+    images: Iterable[Pixels] | None,
+    compact: bool,
+) -> None:
+    facts, metadata = deployed.facts, deployed.metadata()
+    inside = found.preprocessing if facts.preprocess_inside else None
+    program = trace(
+        found.model, inside=inside, dynamic_batch=facts.batch is None, plain=format == "onnx"
+    )
+    if format != "onnx":
+        WRITERS[format](program, path, metadata)
+        return
+    # Weights of 16 bits are no constants, which int8 is made of.
+    half: Half | None = "exact" if compact and facts.quantize != "int8" else None
+    write_onnx(program, path, metadata, half="all" if facts.quantize == "fp16" else half)
+    if facts.quantize == "int8":
+        write_int8(path, metadata, images)
+
+
+def calibration(
+    found: Exportable, deployed: Deployed, folder: str | os.PathLike[str]
+) -> list[Pixels]:
+    """Batches of a folder's images as the exported model takes them, spread over all of it."""
+    paths = sorted(walk_images(os.fspath(folder)))
+    if not paths:
+        raise InputError(f"{os.fspath(folder)} holds no image files to calibrate with")
+    chosen = paths[:: -(-len(paths) // CALIBRATED)]
+    pixels = np.stack([_read(path, found.preprocessing) for path in chosen])
+    batch = deployed.facts.batch or CALIBRATED_AT_ONCE
+    parts = [pixels[first : first + batch] for first in range(0, len(pixels), batch)]
+    if deployed.facts.preprocess_inside:
+        return list(parts)
+    return [found.preprocessing.normalise(part) for part in parts]
+
+
+def _read(path: str, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """The pixels of an image that calibrates; an error names the file."""
+    try:
+        return read_picture(path, preprocessing)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _quantized(quantize: str | None, format: str, *, calibrated: bool) -> Quantized | None:
+    if quantize is not None and quantize not in get_args(Quantized):
+        raise UnknownName("quantisation", quantize, get_args(Quantized))
+    if quantize is not None and format != "onnx":
+        raise ConfigError(f"--quantize {quantize} is for --format onnx, not {format}")
+    if calibrated and quantize != "int8":
+        raise ConfigError("--calibrate is for --quantize int8")
+    return cast(Quantized | None, quantize)
+
+
+def _compare(found: Exportable, deployed: Deployed, run: Run, tolerance: float) -> Comparison:
+    batch = deployed.facts.batch
+    return compare(
+        found.model,
+        run,
+        preprocessing=found.preprocessing,
+        inside=deployed.facts.preprocess_inside,
+        batches=BATCHES if batch is None else (batch,),
+        tolerance=tolerance,
+    )
+
+
+def check_output(path: Path, format: str, force: bool) -> None:
+    """Refuse a place that the file cannot go to."""
+    if format not in get_args(Format):
+        raise UnknownName("format", format, get_args(Format))
+    if path.suffix != SUFFIXES[format]:
+        raise FileError(f"{path}: {format} is written as a file that ends in {SUFFIXES[format]}")
+    if path.exists() and not force:
+        raise FileError(f"{path} exists; --force overwrites it")
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; valid: a file that can be written")
+    check_parent(path)
+
+
+def _check_needs(format: str) -> None:
+    """What is missing is told before the model is read."""
+    if format == "onnx":
+        require_onnx()
+    if format == "aoti":
+        require_compiler()
+
+
+@contextmanager
+def _staged(path: Path) -> Iterator[Path]:
+    """A folder beside the output, gone afterwards with all that is still in it."""
+    with staged_folder(path) as folder:
+        try:
+            yield folder
+        except OSError as error:
+            raise FileError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def _publish(folder: Path, path: Path) -> tuple[Path, ...]:
+    """Move what was staged to its place; the file that names the others comes last.
+
+    Weights beside the file that was there before go with it.
+    """
+    staged = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
+    for file in staged:
+        sync(file)
+        os.replace(file, path.parent / file.name)
+    published = tuple(path.parent / file.name for file in staged)
+    if data_beside(path) not in published:
+        data_beside(path).unlink(missing_ok=True)
+    return published
+
+
+# The ONNX file of a bundle, beside the weights that it is made of.
+
+log = logging.getLogger(__name__)
+
+
+def exportable(weights: Path) -> bool:
+    """Whether these weights can become one ONNX file here."""
+    return can_export() and weights.stat().st_size <= LARGEST
+
+
+def write_onnx_beside(folder: Path) -> Path | None:
+    """The file, if it is wanted and can be; a model that cannot be exported is one all the same."""
+    if not (onnx_wanted() and exportable(folder / WEIGHTS)):
+        return None
+    return try_export(folder, compact=True)
+
+
+def try_export(folder: Path, *, compact: bool) -> Path | None:
+    """The file; None, and a word of warning, where the model cannot be exported."""
+    try:
+        return export(folder, output=folder / ONNX, compact=compact, force=True).output
+    except Exception as error:  # a part of somebody's own may not be exportable, in any way
+        reason = " ".join(str(error).split())[:200]
+        log.warning("no %s beside the weights: %s", ONNX, reason)
+        return None
+
+
+# What an export costs in accuracy: the same images, before and after.
+
+Z = 1.959964
+"""Standard deviations on both sides of a mean that hold 95 %."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accuracy:
+    """Two models on the same images."""
+
+    data: str
+    images: int
+    before: float
+    after: float
+    agreement: float
+    """Part of the images that get the same class from both."""
+    interval: tuple[float, float]
+    """95 % confidence interval of after less before, image by image."""
+
+
+def before(
+    model: str | os.PathLike[str], data: str, *, split: str = "test", **changes: Any
+) -> Outcome:
+    """What the model answers in torch, to be compared with the file that is made of it.
+
+    `changes` are those with which it is exported.
+    """
+    found = evaluate(model, data, split=split, engine="torch", **changes)
+    if found.source.task != "single-label":
+        raise InputError(f"--data compares single-label models; {data} is {found.source.task} data")
+    return found.outcome
+
+
+def accuracy_of(first: Outcome, exported: Path, data: str, *, split: str = "test") -> Accuracy:
+    """A model by its answers against the file that was made of it."""
+    return compared(first, evaluate(exported, data, split=split).outcome, data)
+
+
+def compared(first: Outcome, second: Outcome, data: str) -> Accuracy:
+    """Both answers to the same images, with the interval of paired proportions.
+
+    That of Agresti and Min (2005), which half an image more of each kind keeps from being certain.
+    """
+    one, two = (outcome.logits.argmax(dim=1) for outcome in (first, second))
+    right, still = one == first.labels, two == first.labels
+    lost, won = int((right & ~still).sum()), int((~right & still).sum())
+    images = len(first)
+    more = images + 2
+    difference = (won - lost) / more
+    half = Z * math.sqrt(won + lost + 1 - (won - lost) ** 2 / more) / more
+    return Accuracy(
+        data=data,
+        images=images,
+        before=float(right.double().mean()),
+        after=float(still.double().mean()),
+        agreement=float((one == two).double().mean()),
+        interval=(max(difference - half, -1.0), min(difference + half, 1.0)),
+    )

@@ -1,0 +1,141 @@
+"""`vitlab similar`: the images of a feature file that are nearest to one."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from vitlab.data.images import ArraySet
+from vitlab.data.pointed import open_named
+from vitlab.errors import DataError, FileError, InputError, WeightsError
+from vitlab.evaluation.feature_file import FeatureInfo, FeatureReader, Rows, reading_features
+from vitlab.evaluation.similar import CHUNK, check_same, check_vectors, nearest
+from vitlab.images.contact_sheet import Tile, write_contact_sheet
+from vitlab.images.statistics import tile_image
+from vitlab.jobs.features import Embedder, Watch, open_embedder
+from vitlab.models.config import Size, pair
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Match:
+    """An image and the cosine of its features with those of the one asked about."""
+
+    path: str
+    label: str
+    """Empty where nobody knows it."""
+    similarity: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Similar:
+    """The nearest images, the most similar first."""
+
+    image: str
+    info: FeatureInfo
+    searched: int
+    """Images in the file."""
+    matches: tuple[Match, ...]
+
+
+def similar(
+    features: Path,
+    image: Path,
+    *,
+    top: int = 10,
+    model: str | os.PathLike[str] | None = None,
+    image_size: Size | None = None,
+    watch: Watch | None = None,
+) -> Similar:
+    """The images most like one; the model is the one that made the features, or `model`.
+
+    Its images are of the size of the features', which is the only `image_size` that is valid.
+    """
+    if top < 1:
+        raise InputError(f"top {top}; valid: at least 1")
+    with reading_features(features) as reader, _naming(features):
+        check_vectors(reader.info)
+        _check_size(reader.info, image_size)
+        embedder = _embedder(features, reader.info, model)
+        check_same(reader.info, embedder.info())
+        query = embedder.classifier.features(
+            image, kind=embedder.readout.kind, layer=embedder.readout.layer
+        )[0]
+        found = nearest(_watched(reader, watch), query, top=top)
+        names = reader.names(found.rows.tolist())
+    return Similar(
+        image=os.fspath(image),
+        info=reader.info,
+        searched=reader.count,
+        matches=tuple(
+            Match(path=path, label=label, similarity=float(score))
+            for (path, label), score in zip(names, found.similarity, strict=True)
+        ),
+    )
+
+
+def write_sheet(found: Similar, path: Path) -> None:
+    """A picture of the image asked about and the nearest ones."""
+    asked = Path(found.image)
+    query = Tile(image=tile_image(asked), caption=asked.name, group="the image")
+    tiles = (
+        Tile(
+            image=_picture(match.path, found.info.folder),
+            caption=f"{match.similarity:.3f}  {match.label}\n{Path(match.path).name}",
+            group="nearest first",
+        )
+        for match in found.matches
+    )
+    write_contact_sheet(path, [query, *tiles], title=f"Most like {asked.name}")
+
+
+def check_sheet(path: Path) -> None:
+    """Refuse a name that a sheet cannot have, before anything is computed."""
+    if path.suffix.lower() != ".png":
+        raise FileError(f"{path}: a contact sheet is a PNG; valid: a name that ends in .png")
+
+
+@contextmanager
+def _naming(features: Path) -> Iterator[None]:
+    """What is wrong with the features is said of their file."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{features} {error}") from error.__cause__
+
+
+def _check_size(info: FeatureInfo, size: Size | None) -> None:
+    made = info.preprocessing.size
+    if size is not None and pair(size) != made:
+        found, valid = ("x".join(map(str, sides)) for sides in (pair(size), made))
+        raise DataError(f"holds features at {valid} pixels, not at {found}; valid: {valid}")
+
+
+def _embedder(features: Path, info: FeatureInfo, model: str | os.PathLike[str] | None) -> Embedder:
+    size = info.preprocessing.size
+    if model is not None:
+        return open_embedder(model, kind=info.kind, layer=info.layer, image_size=size)
+    try:
+        return open_embedder(info.model, kind=info.kind, layer=info.layer, image_size=size)
+    except WeightsError as error:
+        raise WeightsError(f"{error} (named by {features}; --model names another place)") from error
+
+
+def _watched(reader: FeatureReader, watch: Watch | None) -> Iterator[Rows]:
+    done = 0
+    for chunk in reader.chunks(CHUNK):
+        yield chunk
+        done += len(chunk)
+        if watch is not None:
+            watch("images", done, reader.count)
+
+
+def _picture(path: str, folder: str) -> Image.Image | Path:
+    """An image of a dataset, or a file whose path began where the features were made."""
+    found = open_named(path)
+    if isinstance(found, ArraySet):
+        pixels = found.images[0].permute(1, 2, 0).squeeze(-1).contiguous().numpy()
+        return Image.fromarray(pixels)
+    return tile_image(Path(folder, path))

@@ -1,0 +1,146 @@
+"""How this process uses the machine: choices that change speed and never results, in one place.
+
+The environment variable `VITLAB_RUNTIME=plain` switches them off.
+"""
+
+import ctypes
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from vitlab.machine.memory import control_groups
+
+Use = Literal["training", "inference"]
+
+KEEPABLE = 1 << 30
+"""Bytes of one buffer up to which freed memory is kept for the next."""
+# Of glibc's mallopt(3).
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+LARGEST_INT = 2**31 - 1
+
+PROCESSOR = "/proc/cpuinfo"
+
+_plain_products = False
+PLAIN_ATTENTION: dict[Use, int] = {"training": 128, "inference": 56}
+"""Tokens up to which plain products beat the fused kernel on a CPU."""
+
+
+def tuned() -> bool:
+    """Whether the choices of this module are made, or left to torch and the system."""
+    return os.environ.get("VITLAB_RUNTIME", "tuned") != "plain"
+
+
+def attention_form(device: str, tokens: int, use: Use) -> Literal["fused", "plain"]:
+    """The faster way to compute attention; both agree but for rounding."""
+    if _plain_products:
+        return "plain"
+    if device == "cpu" and tokens <= PLAIN_ATTENTION[use] and tuned():
+        return "plain"
+    return "fused"
+
+
+def onnx_wanted() -> bool:
+    """Whether models may get an ONNX file unasked: but for VITLAB_ONNX=0."""
+    return os.environ.get("VITLAB_ONNX", "1") != "0"
+
+
+def only_products() -> bool:
+    """Whether a graph is being traced that runs elsewhere: see `plain_products`."""
+    return _plain_products
+
+
+@contextmanager
+def plain_products() -> Iterator[None]:
+    """Attention and merging as matrix products, whatever is faster here: for graphs that run
+    elsewhere.
+    """
+    global _plain_products
+    before, _plain_products = _plain_products, True
+    try:
+        yield
+    finally:
+        _plain_products = before
+
+
+def cores(root: Path = Path("/")) -> int:
+    """Threads that compute at once: OMP_NUM_THREADS, or the cores that this process may use.
+
+    A container may use as many as its quota of processor time is worth, rounded up.
+    """
+    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if told.isdecimal() and int(told):
+        return int(told)
+    affinity = getattr(os, "sched_getaffinity", None)
+    present = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return min([present, *_quotas(root)])
+
+
+def _quotas(root: Path) -> Iterator[int]:
+    """Cores that the time is worth which each control group grants in each of its periods."""
+    for group in control_groups("cpu", root):
+        try:
+            if group.second:
+                granted, period = (group.folder / "cpu.max").read_text().split()
+            else:
+                granted = (group.folder / "cpu.cfs_quota_us").read_text().strip()
+                period = (group.folder / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            continue
+        if granted not in ("max", "-1"):  # no limit
+            yield max(1, -(-int(granted) // int(period)))
+
+
+def wide_vectors() -> bool:
+    """Whether this processor says that it computes sixteen float32 at once (AVX-512)."""
+    return "avx512f" in _processor_flags()
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this processor says that it has products of bfloat16 (AVX-512 BF16, AMX).
+
+    `VITLAB_BFLOAT16=0` says that it has none: for results that other machines repeat.
+    """
+    if os.environ.get("VITLAB_BFLOAT16", "1") == "0":
+        return False
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(_processor_flags())
+
+
+def _processor_flags() -> set[str]:
+    """What an x86 processor says that it can do; nothing where the system does not tell."""
+    try:
+        with open(PROCESSOR) as file:
+            told = next((line for line in file if line.startswith("flags")), "")
+    except OSError:
+        return set()
+    return set(told.split())
+
+
+def may_have_accelerator() -> bool:
+    """Whether torch should be asked for one; told by the system's devices, without torch."""
+    devices = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+    apple = platform.system() == "Darwin" and platform.machine() == "arm64"
+    return apple or any(map(os.path.exists, devices))
+
+
+def keep_freed_memory() -> bool:
+    """Let buffers of a step serve the next one; tell whether the system could be told so.
+
+    glibc gives every large buffer back to the kernel and gets it anew, zeroed, page by page: at the
+    sizes of a training step that costs more than some of the layers do.
+    """
+    if not tuned() or platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    settings = ((M_MMAP_THRESHOLD, KEEPABLE), (M_TRIM_THRESHOLD, LARGEST_INT), (M_TOP_PAD, 1 << 26))
+    return all(mallopt(setting, value) == 1 for setting, value in settings)
+
+
+def parts_at_once(device: str, threads: int, images: int) -> int:
+    """Parts of a batch that are worth computing at the same time, with one thread each.
+
+    Measured on two cores; with more, the parts would be small and their gradients many.
+    """
+    return 2 if device == "cpu" and threads == 2 and images >= 16 and tuned() else 1

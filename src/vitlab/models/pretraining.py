@@ -1,0 +1,312 @@
+"""What every objective without labels is to the trainer: a model whose output is its loss."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitlab.models.config import pair
+from vitlab.models.vit import VisionTransformer
+from vitlab.nn.attention import SelfAttention
+from vitlab.nn.encoder import Encoder, EncoderBlock
+from vitlab.nn.init import POSITION_STD, init_projection
+from vitlab.nn.masking import (
+    Corruption,
+    colour_classes,
+    colour_count,
+    colours_of,
+    draw_corruption,
+    hidden_count,
+    put_back,
+    random_order,
+    take,
+)
+from vitlab.nn.mlp import Mlp
+from vitlab.nn.patch_embed import flatten_patches
+from vitlab.nn.pos_embed import sincos_table
+
+
+class Told(NamedTuple):
+    """What a model tells of hidden patches, image by image."""
+
+    loss: Float[Tensor, " B"]
+    told: Float[Tensor, " B"]
+    """How much of what was asked was told."""
+    asked: Float[Tensor, " B"]
+
+
+class Objective(nn.Module, ABC):
+    """A Vision Transformer and what it learns by; hidden patches are drawn by torch's generator."""
+
+    name: ClassVar[str]
+    score: ClassVar[str]
+    """What the told part of what was asked is called."""
+
+    def __init__(self, vit: VisionTransformer) -> None:
+        super().__init__()
+        self.vit = vit
+        self.config = vit.config
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, " B"]:
+        """The loss of each image: the mean over its hidden patches, of which all have as many."""
+        return self.tell(images).loss
+
+    @abstractmethod
+    def tell(self, images: Float[Tensor, "B C H W"]) -> Told:
+        """The loss, and how much was told."""
+
+    @abstractmethod
+    def show(self, images: Float[Tensor, "B C H W"]) -> dict[str, Float[Tensor, "B C H W"]]:
+        """Pictures in the values of the images: `seen` by the model, and `told` by it."""
+
+
+# Masked patch prediction: arXiv:2010.11929, appendix B.1.2.
+#
+# Half of the patch embeddings are corrupted; the mean colour of each of these is to be told from
+# the output at its place.
+
+
+class MaskedPatch(Objective):
+    """The mean colours of corrupted patches, by a linear layer on their tokens."""
+
+    name = "masked-patch"
+    score = "accuracy"
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        vit: VisionTransformer,
+        *,
+        mask: float,
+        replaced: float,
+        swapped: float,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+    ) -> None:
+        """`mean` and `std` are what images were normalised with."""
+        super().__init__(vit)
+        self.mask, self.replaced, self.swapped = mask, replaced, swapped
+        self.patch_size = pair(vit.config.patch_size)
+        self.mask_token = nn.Parameter(torch.empty(vit.config.width).normal_(std=POSITION_STD))
+        self.colours = nn.Linear(vit.config.width, colour_count(vit.config.channels))
+        init_projection(self.colours)
+        for key, values in (("mean", mean), ("std", std)):
+            channels = torch.tensor(values)[:, None, None]
+            self.register_buffer(key, channels, persistent=False)
+
+    def tell(self, images: Float[Tensor, "B C H W"]) -> Told:
+        patches, corruption = self._draw(images)
+        logits = self._logits(patches, corruption)
+        wanted = self._classes(images).gather(1, corruption.chosen)
+        losses = F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), reduction="none")
+        right = (logits.argmax(dim=-1) == wanted).sum(dim=1)
+        return Told(
+            loss=losses.unflatten(0, wanted.shape).mean(dim=1),
+            told=right.to(losses),
+            asked=torch.full_like(losses[: len(images)], wanted.shape[1]),
+        )
+
+    def show(self, images: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
+        """What stands where a patch was corrupted: nothing, another patch, told and true colour."""
+        patches, corruption = self._draw(images)
+        told = self._logits(patches, corruption).argmax(dim=-1)
+        true = self._classes(images).gather(1, corruption.chosen)
+        pixels = flatten_patches(images, self.patch_size).flatten(1, 2)
+        nothing = torch.zeros_like(pixels[0, 0])
+        return {
+            "seen": self._join(corruption.apply(pixels, nothing), images),
+            "told": self._paint(images, corruption.chosen, told),
+            "true": self._paint(images, corruption.chosen, true),
+        }
+
+    def _draw(self, images: Tensor) -> tuple[Float[Tensor, "B h w D"], Corruption]:
+        patches = self.vit.patches(images)
+        count, rows, columns, _ = patches.shape
+        corruption = draw_corruption(
+            count,
+            rows * columns,
+            share=self.mask,
+            masked=self.replaced,
+            swapped=self.swapped,
+            device=images.device,
+        )
+        return patches, corruption
+
+    def _logits(
+        self, patches: Float[Tensor, "B h w D"], corruption: Corruption
+    ) -> Float[Tensor, "B M colours"]:
+        corrupted = corruption.apply(patches.flatten(1, 2), self.mask_token)
+        x, grid, positions = self.vit.place(corrupted.unflatten(1, patches.shape[1:3]))
+        tokens = self.vit.encoder(x, grid, positions)
+        return self.colours(take(tokens[:, self.config.prefix :], corruption.chosen))
+
+    def _classes(self, images: Float[Tensor, "B C H W"]) -> Int[Tensor, "B N"]:
+        return colour_classes(images.float() * self.std + self.mean, self.patch_size)
+
+    def _paint(
+        self,
+        images: Float[Tensor, "B C H W"],
+        places: Int[Tensor, "B M"],
+        classes: Int[Tensor, "B M"],
+    ) -> Float[Tensor, "B C H W"]:
+        """The images with these patches in the colours of these classes."""
+        colours = colours_of(classes, self.config.channels)
+        colours = (colours - self.mean.flatten()) / self.std.flatten()
+        side = self.patch_size[0] * self.patch_size[1]
+        painted = repeat(colours, "b m c -> b m (c p)", p=side)
+        pixels = flatten_patches(images, self.patch_size).flatten(1, 2)
+        index = places[..., None].expand_as(painted)
+        return self._join(pixels.scatter(1, index, painted.to(pixels)), images)
+
+    def _join(
+        self, pixels: Float[Tensor, "B N F"], images: Float[Tensor, "B C H W"]
+    ) -> Float[Tensor, "B C H W"]:
+        return join_patches(pixels, self.patch_size, images.shape[2] // self.patch_size[0])
+
+
+def join_patches(
+    pixels: Float[Tensor, "B N F"], patch_size: tuple[int, int], rows: int
+) -> Float[Tensor, "B C H W"]:
+    """Images from flattened patches."""
+    ph, pw = patch_size
+    return rearrange(pixels, "b (h w) (c ph pw) -> b c (h ph) (w pw)", h=rows, ph=ph, pw=pw)
+
+
+# A masked autoencoder, arXiv:2111.06377: most patches are left out, and drawn by a small decoder.
+#
+# The encoder sees the other patches alone, which is what makes it cheap.
+
+FLAT = 1e-6
+"""Added to the variance of a patch, which may be of one colour."""
+MLP = 4
+"""Times the decoder's width: its MLP."""
+
+
+class MaskedAutoencoder(Objective):
+    """The pixels of left-out patches, each normalised by itself, from those that were kept."""
+
+    name = "mae"
+    score = "r2"
+
+    def __init__(
+        self,
+        vit: VisionTransformer,
+        *,
+        mask: float,
+        decoder_width: int,
+        decoder_depth: int,
+        decoder_heads: int,
+    ) -> None:
+        super().__init__(vit)
+        config = vit.config
+        self.mask = mask
+        self.patch_size = pair(config.patch_size)
+        self.mask_token = nn.Parameter(torch.empty(decoder_width).normal_(std=POSITION_STD))
+        self.enter = nn.Linear(config.width, decoder_width)
+        self.decoder = _decoder(
+            decoder_width,
+            depth=decoder_depth,
+            heads=decoder_heads,
+            prefix=config.prefix,
+            norm_eps=config.norm_eps,
+        )
+        self.pixels = nn.Linear(
+            decoder_width, config.channels * self.patch_size[0] * self.patch_size[1]
+        )
+        init_projection(self.enter)
+        init_projection(self.pixels)
+
+    def tell(self, images: Float[Tensor, "B C H W"]) -> Told:
+        order, visible = self._draw(images)
+        hidden = order[:, visible:]
+        drawn = self.decode(self.encode(images, order[:, :visible]), order, self._grid(images))
+        wanted = take(normalised(self._targets(images)), hidden)
+        error = (drawn.float() - wanted).square().mean(dim=2)
+        power = wanted.square().mean(dim=2)
+        return Told(
+            loss=error.mean(dim=1),
+            told=(power - error).sum(dim=1),
+            asked=power.sum(dim=1),
+        )
+
+    def show(self, images: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
+        """The kept patches, and those with the drawn ones in the mean and contrast of the truth."""
+        order, visible = self._draw(images)
+        drawn = self.decode(self.encode(images, order[:, :visible]), order, self._grid(images))
+        pixels = self._targets(images)
+        mean, deviation = statistics(pixels)
+        hidden = order[:, visible:]
+        drawn = drawn * take(deviation, hidden) + take(mean, hidden)
+        places = hidden[..., None].expand_as(drawn)
+        rows, _ = self._grid(images)
+        return {
+            name: join_patches(pixels.scatter(1, places, content), self.patch_size, rows)
+            for name, content in (("seen", torch.zeros_like(drawn)), ("told", drawn))
+        }
+
+    def encode(
+        self, images: Float[Tensor, "B C H W"], kept: Int[Tensor, "B V"]
+    ) -> Float[Tensor, "B T D"]:
+        """The encoder's output for the prefix tokens and these patches, which know their places."""
+        prefix = self.config.prefix
+        x, grid, _ = self.vit.place(self.vit.patches(images))
+        x = torch.cat([x[:, :prefix], take(x[:, prefix:], kept)], dim=1)
+        return self.vit.encoder(x, grid)
+
+    def decode(
+        self, tokens: Float[Tensor, "B T D"], order: Int[Tensor, "B N"], grid: tuple[int, int]
+    ) -> Float[Tensor, "B M F"]:
+        """The pixels of the patches that have no token, in the order in which they were hidden."""
+        prefix = self.config.prefix
+        x = self.enter(tokens)
+        places = sincos_table(x.shape[2], grid, grid).to(x.device, x.dtype)
+        patches = put_back(x[:, prefix:], self.mask_token, order) + places
+        x = self.decoder(torch.cat([x[:, :prefix], patches], dim=1), grid)
+        return self.pixels(take(x[:, prefix:], order[:, tokens.shape[1] - prefix :]))
+
+    def _draw(self, images: Tensor) -> tuple[Int[Tensor, "B N"], int]:
+        """The patches of each image in a random order, and how many of the first ones are kept."""
+        rows, columns = self._grid(images)
+        patches = rows * columns
+        order = random_order(len(images), patches, images.device)
+        return order, patches - hidden_count(patches, self.mask)
+
+    def _grid(self, images: Tensor) -> tuple[int, int]:
+        return self.config.grid_for((images.shape[2], images.shape[3]))
+
+    def _targets(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N F"]:
+        return flatten_patches(images, self.patch_size).flatten(1, 2)
+
+
+def statistics(
+    pixels: Float[Tensor, "B N F"],
+) -> tuple[Float[Tensor, "B N 1"], Float[Tensor, "B N 1"]]:
+    """Mean and deviation of each patch."""
+    variance, mean = torch.var_mean(pixels, dim=2, correction=0, keepdim=True)
+    return mean, (variance + FLAT).sqrt()
+
+
+def normalised(pixels: Float[Tensor, "B N F"]) -> Float[Tensor, "B N F"]:
+    """Each patch less its mean, by its deviation."""
+    mean, deviation = statistics(pixels)
+    return (pixels - mean) / deviation
+
+
+def _decoder(width: int, *, depth: int, heads: int, prefix: int, norm_eps: float) -> Encoder:
+    blocks = [
+        EncoderBlock(
+            SelfAttention(
+                width, heads=heads, head_width=width // heads, prefix=prefix, norm_eps=norm_eps
+            ),
+            Mlp(width, MLP * width),
+            width,
+            norm_eps=norm_eps,
+        )
+        for _ in range(depth)
+    ]
+    return Encoder(blocks, nn.LayerNorm(width, eps=norm_eps), prefix=prefix)

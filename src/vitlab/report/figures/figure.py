@@ -1,0 +1,83 @@
+"""One figure: its numbers, what they are in words, and what they are made of."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from vitlab.errors import Lacks
+from vitlab.explain.statistics import Gathered
+from vitlab.images.preprocessing import Preprocessing
+from vitlab.models.vit import VisionTransformer
+
+Watch = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Figure:
+    """What is drawn, and written as JSON beside it."""
+
+    caption: str
+    """For the text under it: definitions, number of images, what was left out."""
+    data: dict[str, Any]
+    pictures: Sequence[UInt8[np.ndarray, "H W C"]] = ()
+    """Images that belong to it and are not numbers of its own."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Seen:
+    """A model, and what was gathered of it over images."""
+
+    model: nn.Module
+    name: str
+    gathered: Gathered
+    preprocessing: Preprocessing | None
+    """None where no image was needed."""
+    names: Sequence[str] = field(default=())
+    labels: Sequence[str] = field(default=())
+    """Of every image; empty where nobody knows it."""
+    watch: Watch | None = None
+
+    @property
+    def images(self) -> int:
+        """Images that were looked at."""
+        return len(self.names)
+
+
+def transformer(model: nn.Module, figure: str, what: str) -> VisionTransformer:
+    """The model, if it is one; anything else lacks `what`."""
+    if not isinstance(model, VisionTransformer):
+        raise Lacks(f"{figure}: a {type(model).__name__} has no {what}")
+    return model
+
+
+def with_blocks(model: nn.Module, figure: str, what: str) -> VisionTransformer:
+    """The same, with an encoder: a control may have none."""
+    found = transformer(model, figure, what)
+    if not found.config.depth:
+        raise Lacks(f"{figure}: the model has no encoder blocks")
+    return found
+
+
+def plain(values: Float[Tensor, "..."]) -> Any:
+    """Numbers for JSON, seven digits each; None where there is none."""
+    if values.ndim:
+        return [plain(part) for part in values] if values.ndim > 1 else _row(values)
+    return _row(values[None])[0]
+
+
+def _row(values: Float[Tensor, " n"]) -> list[float | None]:
+    return [None if value != value else float(f"{value:.7g}") for value in values.tolist()]
+
+
+def array(values: Any) -> Float[np.ndarray, "..."]:
+    """What `plain` made, as an array with NaN where there is nothing."""
+    return np.array(values, dtype=np.float64)
+
+
+def counted(number: int, what: str) -> str:
+    """`1 image`, `128 images`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

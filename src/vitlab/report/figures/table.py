@@ -1,0 +1,92 @@
+"""The figures by name: what each needs, and how it is made."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vitlab.errors import FileError, UnknownName
+from vitlab.io.files import write_files
+from vitlab.report.figures import attention, cka, feature_pca, filters, positions, tsne
+from vitlab.report.figures.figure import Figure, Seen, Watch
+from vitlab.report.plots import rendered, styled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maker:
+    """How one figure is made."""
+
+    build: Callable[[Seen], Figure]
+    draw: Callable[[Figure], Any]
+    check: Callable[[nn.Module], object] = lambda model: None
+    """Raises `Lacks` for a model that has nothing of the kind, before any image is read."""
+    needs: frozenset[str] = frozenset()
+    """What is gathered over images: fields of `Gatherer`."""
+
+
+FIGURES = {
+    "filters": Maker(build=filters.build, draw=filters.draw),
+    "positions": Maker(build=positions.build, draw=positions.draw, check=positions.check),
+    "attention-distance": Maker(
+        build=attention.build_distance,
+        draw=attention.draw_distance,
+        check=attention.check_distance,
+        needs=frozenset({"attention"}),
+    ),
+    "attention-entropy": Maker(
+        build=attention.build_entropy,
+        draw=attention.draw_entropy,
+        check=attention.check_entropy,
+        needs=frozenset({"attention"}),
+    ),
+    "feature-pca": Maker(
+        build=feature_pca.build,
+        draw=feature_pca.draw,
+        check=feature_pca.check,
+        needs=frozenset({"pictures"}),
+    ),
+    "tsne": Maker(build=tsne.build, draw=tsne.draw, needs=frozenset({"pooled"})),
+    "cka": Maker(build=cka.build, draw=cka.draw, check=cka.check, needs=frozenset({"means"})),
+}
+
+
+def chosen(only: Iterable[str] | None) -> list[str]:
+    """The figures that are wanted, in the order of the table; None: all."""
+    if only is None:
+        return list(FIGURES)
+    wanted = set(only)
+    for name in sorted(wanted):
+        if name not in FIGURES:
+            raise UnknownName("figure", name, FIGURES)
+    return [name for name in FIGURES if name in wanted]
+
+
+# Figures as files: all are made before the first is written.
+
+KINDS = ("png", "svg")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a place that is no folder and cannot become one, before anything is computed."""
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"{folder}: a file; valid: a folder, new or not")
+
+
+def write_figures(
+    figures: Mapping[str, Figure], model: str, folder: Path, watch: Watch | None = None
+) -> tuple[Path, ...]:
+    """NAME.png, NAME.svg and NAME.json of each; what had these names is replaced."""
+    check_folder(folder)
+    contents: dict[str, bytes] = {}
+    for done, (name, figure) in enumerate(figures.items(), 1):
+        with styled():
+            drawn = FIGURES[name].draw(figure)
+            contents |= {f"{name}.{kind}": rendered(drawn, kind) for kind in KINDS}
+        about = {"figure": name, "model": model, "caption": figure.caption}
+        contents[f"{name}.json"] = json.dumps(about | figure.data).encode() + b"\n"
+        if watch is not None:
+            watch("drawing", done, len(figures))
+    return write_files(folder, contents)

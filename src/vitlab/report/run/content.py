@@ -1,0 +1,210 @@
+"""What a report tells, as plain data; what is not known is left out of the page."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from torch import nn
+
+from vitlab.data.augment.config import AugmentConfig
+from vitlab.data.class_counts import ClassCounts
+from vitlab.data.datasets import DataSource
+from vitlab.evaluation.classification import Evaluation
+from vitlab.evaluation.multilabel import MultiLabelEvaluation
+from vitlab.evaluation.regression import RegressionEvaluation
+from vitlab.models.config import ViTConfig, pair
+from vitlab.models.cost import cost, image_shape
+from vitlab.models.merging import MergingTransformer
+
+Judged = Evaluation | MultiLabelEvaluation | RegressionEvaluation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One line of `metrics.jsonl`."""
+
+    step: int
+    epoch: float
+    split: str
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Mistake:
+    """An image that the model got wrong."""
+
+    image: UInt8[np.ndarray, "H W C"]
+    name: str
+    """Its file, or its number in the data set."""
+    truth: str
+    predicted: str
+    probability: float | None = None
+    """Of the predicted class."""
+    truth_probability: float | None = None
+    badge: str | None = None
+    """What stands on the picture where it is no probability."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """What was trained."""
+
+    name: str
+    parameters: int
+    flops: int
+    """Of one image, forward, 2 per multiply-add."""
+    tokens: int | None = None
+    details: Mapping[str, str] = field(default_factory=dict)
+    """More rows of the table, such as the optimizer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Data:
+    """What it was trained on."""
+
+    name: str
+    classes: int
+    counted: str = "classes"
+    """What `classes` is the number of: classes, labels or values."""
+    images: Mapping[str, int] = field(default_factory=dict)
+    """Number of images by split: train, validation, test."""
+    per_class: Mapping[str, str] = field(default_factory=dict)
+    """Fewest and most images of a class by split, in words; splits without it: not known."""
+    size: str | None = None
+    """Of one image, such as `32 × 32 × 3`."""
+    augmentation: tuple[str, ...] | None = None
+    """None where nothing was trained."""
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compute:
+    """What it cost."""
+
+    flops: float
+    """3 × forward × images seen, plus what else was spent."""
+    seconds: float
+    """Wall time of training, over all interruptions."""
+    images: int
+    """Images seen, repetitions included."""
+    steps: int
+    device: str
+    details: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, float]:
+        """What a bundle keeps of it: compute in 10^15 FLOPs, wall time in minutes."""
+        return {
+            "steps": self.steps,
+            "images_seen": self.images,
+            "pflops": self.flops / 1e15,
+            "minutes": self.seconds / 60,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawing:
+    """A figure of its own section."""
+
+    title: str
+    svg: bytes
+    caption: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Report:
+    """Everything that the page shows."""
+
+    title: str
+    evaluation: Judged | None = None
+    split: str = "test"
+    """Which images the evaluation is about."""
+    mistakes: tuple[Mistake, ...] = ()
+    """The most confident first."""
+    model: Model | None = None
+    data: Data | None = None
+    compute: Compute | None = None
+    broken: Mapping[str, str] | None = None
+    """Images that could not be read, with the reason; None where nobody looked."""
+    command: str | None = None
+    notes: tuple[str, ...] = ()
+    """Sentences for the reader, such as which weights were kept."""
+    made_at: str | None = None
+    metrics: tuple[Point, ...] = ()
+    drawings: tuple[Drawing, ...] = ()
+    config: Mapping[str, Any] | None = None
+
+
+# What a report says of a model, of data and of augmentation, read off the objects themselves.
+
+COUNTED = {"single-label": "classes", "multi-label": "labels", "regression": "values"}
+
+
+def describe_model(name: str, model: nn.Module, details: Mapping[str, str] | None = None) -> Model:
+    """Size, cost and shape of a model of vitlab's."""
+    found = cost(model)
+    return Model(
+        name=name,
+        parameters=found.parameters,
+        flops=found.flops,
+        tokens=found.tokens,
+        details={**_shape(model), **(details or {})},
+    )
+
+
+def describe_data(
+    source: DataSource,
+    images: Mapping[str, int] | Mapping[str, ClassCounts],
+    *,
+    augment: AugmentConfig | None = None,
+    details: Mapping[str, str] | None = None,
+) -> Data:
+    """Name, classes and size of the data; `images` by split."""
+    size = None if source.image_size is None else (*source.image_size, source.channels)
+    return Data(
+        name=source.name,
+        classes=len(source.labels),
+        counted=COUNTED[source.task],
+        images={n: c.images if isinstance(c, ClassCounts) else c for n, c in images.items()},
+        per_class={
+            name: found.per_class
+            for name, found in images.items()
+            if isinstance(found, ClassCounts) and found.per_class is not None
+        },
+        size="files of any size" if size is None else " × ".join(map(str, size)),
+        augmentation=None if augment is None else augmentations(augment),
+        details=details or {},
+    )
+
+
+def augmentations(config: AugmentConfig) -> tuple[str, ...]:
+    """What is switched on, as `name value`."""
+    plain = AugmentConfig()
+    changed = (field.name for field in fields(config))
+    return tuple(
+        f"{name.replace('_', ' ')} {_written(getattr(config, name))}"
+        for name in changed
+        if getattr(config, name) != getattr(plain, name)
+    )
+
+
+def _shape(model: nn.Module) -> dict[str, str]:
+    channels, height, width = image_shape(model)
+    rows = {"input": f"{height} × {width} × {channels}"}
+    config = getattr(model, "config", None)
+    if isinstance(config, ViTConfig):
+        patch = " × ".join(map(str, pair(config.patch_size)))
+        rows |= {
+            "encoder": f"width {config.width}, depth {config.depth}, {config.heads} heads",
+            "patch": patch if config.stem == "patch" else f"{patch}, stem {config.stem}",
+            "position, pool": f"{config.position}, {config.pool}",
+        }
+    if isinstance(model, MergingTransformer):
+        rows["merged tokens"] = f"{model.merge_tokens} in each block"
+    return rows
+
+
+def _written(value: object) -> str:
+    return " to ".join(f"{part:g}" for part in value) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,138 @@
+"""The most confident mistakes, as pictures inside the page."""
+
+import base64
+import io
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+from vitlab.data.images import ArraySet, FileSet, ImageSet
+from vitlab.evaluation.classification import Outcome, confident_mistakes
+from vitlab.evaluation.multilabel import worst_labels
+from vitlab.evaluation.regression import worst_values
+from vitlab.images.statistics import shown
+from vitlab.report.html import Html, element, percent
+from vitlab.report.run.content import Mistake
+
+COUNT = 24
+SIDE = 144
+"""Longest side of a picture in the page, in pixels."""
+PIXELATED = 96
+"""Pictures smaller than this show their pixels instead of a blur."""
+
+
+def mistakes_in(
+    outcome: Outcome, data: ImageSet, labels: Sequence[str], count: int = COUNT
+) -> tuple[Mistake, ...]:
+    """What the model was surest of and wrong about, with the images themselves."""
+    found = []
+    for row in confident_mistakes(outcome, count).tolist():
+        probabilities = outcome.logits[row].double().softmax(dim=0)
+        predicted, truth = int(probabilities.argmax()), int(outcome.labels[row])
+        number = int(outcome.index[row])
+        found.append(
+            Mistake(
+                image=_pixels(data, number),
+                name=_name(data, number),
+                truth=labels[truth],
+                predicted=labels[predicted],
+                probability=float(probabilities[predicted]),
+                truth_probability=float(probabilities[truth]),
+            )
+        )
+    return tuple(found)
+
+
+def wrong_labels_in(
+    outcome: Outcome, data: ImageSet, labels: Sequence[str], count: int = COUNT
+) -> tuple[Mistake, ...]:
+    """Images with a label that the model missed, or gave wrongly, and was surest about."""
+    found = []
+    for row in worst_labels(outcome, count):
+        probabilities, truth = outcome.logits[row].double().sigmoid(), outcome.labels[row]
+        given, number = probabilities >= 0.5, int(outcome.index[row])
+        wrong = (given != truth).nonzero()[:, 0]
+        worst = int(wrong[(probabilities[wrong] - 0.5).abs().argmax()])
+        found.append(
+            Mistake(
+                image=_pixels(data, number),
+                name=_name(data, number),
+                truth=_listed(truth.tolist(), labels),
+                predicted=_listed(given.tolist(), labels),
+                badge=f"{labels[worst]} {percent(float(probabilities[worst]), 0)}",
+            )
+        )
+    return tuple(found)
+
+
+def wrong_values_in(
+    outcome: Outcome, data: ImageSet, labels: Sequence[str], count: int = COUNT
+) -> tuple[Mistake, ...]:
+    """Images whose values the model was farthest off."""
+    found = []
+    for row in worst_values(outcome, count):
+        told, truth = outcome.logits[row].tolist(), outcome.labels[row].tolist()
+        number = int(outcome.index[row])
+        found.append(
+            Mistake(
+                image=_pixels(data, number),
+                name=_name(data, number),
+                truth=", ".join(f"{value:.4g}" for value in truth),
+                predicted=", ".join(f"{value:.4g}" for value in told),
+                badge=f"{told[0] - truth[0]:+.3g}",
+            )
+        )
+    return tuple(found)
+
+
+def _listed(marks: Sequence[bool], labels: Sequence[str]) -> str:
+    return ", ".join(label for label, mark in zip(labels, marks, strict=True) if mark) or "nothing"
+
+
+def _name(data: ImageSet, number: int) -> str:
+    return str(data.paths[number]) if isinstance(data, FileSet) else f"image {number}"
+
+
+def draw_mistakes(mistakes: Sequence[Mistake]) -> Html:
+    """A grid of pictures with what they are and what the model said."""
+    return element("div", *map(_card, mistakes), class_="pictures")
+
+
+def _card(mistake: Mistake) -> Html:
+    small = max(mistake.image.shape[:2]) < PIXELATED
+    sure = "" if mistake.truth_probability is None else f": {percent(mistake.truth_probability)}"
+    badge = percent(mistake.probability) if mistake.badge is None else mistake.badge
+    picture = element(
+        "img",
+        src=f"data:image/png;base64,{_png(mistake.image)}",
+        alt=f"{mistake.truth}, taken for {mistake.predicted}",
+        title=f"{mistake.name}; {mistake.truth}{sure}",
+        class_="pixelated" if small else None,
+    )
+    return element(
+        "div",
+        element("div", picture, element("span", badge), class_="frame"),
+        element("div", "said ", element("b", mistake.predicted), class_="said"),
+        element("div", "is ", element("b", mistake.truth), class_="truth"),
+        class_="picture",
+    )
+
+
+def _pixels(data: ImageSet, number: int) -> UInt8[np.ndarray, "H W C"]:
+    if isinstance(data, ArraySet):
+        return data.images[number].permute(1, 2, 0).numpy()
+    image = shown(data.paths[number])
+    image.thumbnail((SIDE, SIDE))
+    return np.asarray(image)
+
+
+def _png(pixels: UInt8[np.ndarray, "H W C"]) -> str:
+    """Base64 of a PNG file; of other than 1 or 3 channels, as many as can be shown."""
+    colours = pixels[..., :3] if pixels.shape[2] >= 3 else pixels[..., 0]
+    image = Image.fromarray(np.ascontiguousarray(colours))
+    image.thumbnail((SIDE, SIDE))
+    file = io.BytesIO()
+    image.save(file, format="png", optimize=True)
+    return base64.b64encode(file.getvalue()).decode("ascii")

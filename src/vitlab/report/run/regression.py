@@ -1,0 +1,177 @@
+"""Values told from images: predicted against true, how far off, and the worst mistakes."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vitlab.evaluation.regression import RegressionEvaluation, ValueMetrics
+from vitlab.report.html import Html, element, percent
+from vitlab.report.run.classification import Section
+from vitlab.report.run.content import Report
+from vitlab.report.run.images import draw_mistakes
+from vitlab.report.svg import Axis, Frame, draw_strip, nice_ticks, write_number
+
+DOTS = 2000
+"""Images that a scatter shows; of more, some at equal distances."""
+BARS = 24
+
+
+def figure(evaluation: RegressionEvaluation, split: str) -> Html:
+    """The mean absolute error and its interval, and what part of the variance is told."""
+    first = evaluation.values[0]
+    low, high = first.mae_interval
+    of = "" if len(evaluation.values) == 1 else f" of {first.label}"
+    return element(
+        "div",
+        element("div", f"{first.mae:.4g}", class_="figure"),
+        element(
+            "p",
+            f"mean absolute error{of} on {evaluation.images:,} {split} images",
+            element("br"),
+            element(
+                "span",
+                f"95% interval {low:.4g} to {high:.4g}; always the mean: {first.mean_mae:.4g}",
+                class_="quiet",
+            ),
+        ),
+        _share(first),
+        class_="accuracy",
+    )
+
+
+def _share(item: ValueMetrics) -> Html | None:
+    if item.r2 is None or item.r2_interval is None:
+        return None
+    return draw_strip(item.r2, item.r2_interval, 0.0, "R² of always the mean", bounds=(0, 1))
+
+
+def tiles(evaluation: RegressionEvaluation) -> Iterator[tuple[str, str]]:
+    """More figures of the first value."""
+    first = evaluation.values[0]
+    yield "R²", "–" if first.r2 is None else f"{first.r2:.3f}"
+    yield "root mean squared error", f"{first.rmse:.4g}"
+    yield "rank correlation", "–" if first.spearman is None else f"{first.spearman:.3f}"
+
+
+def findings(evaluation: RegressionEvaluation) -> Iterator[str]:
+    """What the numbers say."""
+    for item in evaluation.values:
+        if item.mean_mae:
+            gain = 1 - item.mae / item.mean_mae
+            better = f"{percent(gain, 0)} less" if gain >= 0 else f"{percent(-gain, 0)} more"
+            yield f"{item.label}: {better} error than always saying the mean."
+
+
+def sections(report: Report) -> Iterator[Section]:
+    """Predicted against true, errors, and the worst mistakes."""
+    evaluation = report.evaluation
+    assert isinstance(evaluation, RegressionEvaluation)
+    for i, item in enumerate(evaluation.values):
+        truth = evaluation.truth[:, i].double().numpy()
+        told = evaluation.predicted[:, i].double().numpy()
+        plots = element(
+            "div", _scatter(item.label, truth, told), _errors(truth, told), class_="grid two"
+        )
+        title = "Predicted against true"
+        yield (f"{title}: {item.label}" if len(evaluation.values) > 1 else title), (plots,)
+    if len(evaluation.values) > 1:
+        yield "All values", (_table(evaluation),)
+    if report.mistakes:
+        note = element(
+            "p",
+            "What the model said, what is true, and the difference; the farthest off come first.",
+            class_="quiet",
+        )
+        yield "The worst mistakes", (note, draw_mistakes(report.mistakes))
+
+
+def _scatter(label: str, truth: np.ndarray, told: np.ndarray) -> Html:
+    # A few answers beyond all bounds may leave the picture at its edge.
+    low = min(float(truth.min()), float(np.quantile(told, 0.001)))
+    high = max(float(truth.max()), float(np.quantile(told, 0.999)))
+    ticks = nice_ticks(low, high)
+    ends = {"ticks": ticks, "write": write_number, "low": ticks[0], "high": ticks[-1]}
+    frame = Frame(
+        x=Axis(title=f"true {label}", **ends),  # type: ignore[arg-type]
+        y=Axis(title=f"predicted {label}", **ends),  # type: ignore[arg-type]
+        width=480,
+        height=400,
+        left=60,
+    )
+    step = max(1, len(truth) // DOTS)
+    dots = (
+        element(
+            "circle",
+            class_="dot",
+            cx=frame.across(x),
+            cy=frame.up(min(max(y, ticks[0]), ticks[-1])),
+            r=2.4,
+            fill_opacity=0.45,
+        )
+        for x, y in zip(truth[::step].tolist(), told[::step].tolist(), strict=True)
+    )
+    line = element(
+        "line",
+        class_="ideal",
+        x1=frame.across(ticks[0]),
+        x2=frame.across(ticks[-1]),
+        y1=frame.up(ticks[0]),
+        y2=frame.up(ticks[-1]),
+    )
+    return element(
+        "figure",
+        element("h3", "Each image"),
+        frame.draw(line, *dots, label="Predicted values against true ones"),
+        element("figcaption", "On the dashed line the model is right."),
+    )
+
+
+def _errors(truth: np.ndarray, told: np.ndarray) -> Html:
+    error = told - truth
+    limit = float(np.quantile(np.abs(error), 0.995)) or 1.0
+    counts, edges = np.histogram(np.clip(error, -limit, limit), bins=BARS, range=(-limit, limit))
+    ticks = nice_ticks(0, max(int(counts.max()), 1))
+    across = [tick for tick in nice_ticks(-limit, limit) if -limit <= tick <= limit]
+    frame = Frame(
+        x=Axis(
+            title="predicted less true", ticks=across, write=write_number, low=-limit, high=limit
+        ),
+        y=Axis(title="images", ticks=ticks, write=write_number, low=0, high=ticks[-1]),
+        height=400,
+    )
+    bars = (
+        element(
+            "rect",
+            class_="right",
+            x=frame.across(float(start)) + 0.5,
+            y=frame.up(int(count)),
+            width=frame.across(float(end)) - frame.across(float(start)) - 1,
+            height=frame.up(0) - frame.up(int(count)),
+        )
+        for count, start, end in zip(counts, edges, edges[1:], strict=False)
+    )
+    bias = float(error.mean())
+    return element(
+        "figure",
+        element("h3", "How far off"),
+        frame.draw(*bars, label="Number of images by error"),
+        element("figcaption", f"On average {bias:+.3g}: too {'high' if bias > 0 else 'low'}."),
+    )
+
+
+def _table(evaluation: RegressionEvaluation) -> Html:
+    heads = ("value", "MAE", "RMSE", "R²", "rank correlation")
+    rows = (
+        element(
+            "tr",
+            element("td", item.label),
+            *(
+                element("td", "–" if value is None else f"{value:.4g}", class_="number")
+                for value in (item.mae, item.rmse, item.r2, item.spearman)
+            ),
+        )
+        for item in evaluation.values
+    )
+    cells = (element("th", name, class_="number" if i else None) for i, name in enumerate(heads))
+    head = element("thead", element("tr", *cells))
+    return element("table", head, element("tbody", *rows), class_="list")

@@ -1,0 +1,181 @@
+"""Scales, ticks and the frame of a plot, in SVG."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from vitlab.report.html import Child, Html, element, join, percent
+
+STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scale:
+    """Data values to positions on the page, linearly."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        part = (value - self.low) / (self.high - self.low)
+        return self.start + part * (self.end - self.start)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """A direction of a plot: its range, ticks, and how values are written."""
+
+    title: str
+    ticks: Sequence[float]
+    write: Callable[[float], str]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frame:
+    """A plot's size and margins in pixels, and its two scales."""
+
+    x: Axis
+    y: Axis
+    width: float = 480
+    height: float = 280
+    left: float = 46
+    right: float = 14
+    top: float = 26
+    bottom: float = 40
+
+    @property
+    def across(self) -> Scale:
+        """Horizontal positions."""
+        return Scale(low=self.x.low, high=self.x.high, start=self.left, end=self.width - self.right)
+
+    @property
+    def up(self) -> Scale:
+        """Vertical positions, which grow downwards on a page."""
+        return Scale(
+            low=self.y.low, high=self.y.high, start=self.height - self.bottom, end=self.top
+        )
+
+    def draw(self, *content: Child, label: str) -> Html:
+        """The plot with its content between grid and axis labels; `label` is for screen readers."""
+        return svg(
+            self._grid(), *content, self._labels(), size=(self.width, self.height), label=label
+        )
+
+    def _grid(self) -> Html:
+        rows = (
+            element(
+                "line",
+                class_="axis" if tick == self.y.low else "rule",
+                x1=self.left,
+                x2=self.width - self.right,
+                y1=self.up(tick),
+                y2=self.up(tick),
+            )
+            for tick in self.y.ticks
+        )
+        return join(rows)
+
+    def _labels(self) -> Html:
+        foot = self.height - self.bottom
+        middle = (self.left + self.width - self.right) / 2
+        return join(
+            [
+                *(
+                    text(self.left - 7, self.up(tick) + 4, self.y.write(tick), anchor="end")
+                    for tick in self.y.ticks
+                ),
+                *(
+                    text(self.across(tick), foot + 16, self.x.write(tick), anchor="middle")
+                    for tick in self.x.ticks
+                ),
+                text(4, 13, self.y.title, kind="axis-title"),
+                text(middle, self.height - 5, self.x.title, kind="axis-title", anchor="middle"),
+            ]
+        )
+
+
+def svg(*content: Child, size: tuple[float, float], label: str) -> Html:
+    """A picture that shrinks with the page, and never grows beyond its own size."""
+    width, height = size
+    return element(
+        "svg",
+        *content,
+        viewBox=f"0 0 {width:g} {height:g}",
+        style=f"max-width:{width:g}px",
+        role="img",
+        aria_label=label,
+    )
+
+
+def text(x: float, y: float, content: str, *, kind: str = "tick", anchor: str = "start") -> Html:
+    """A line of text in a picture."""
+    return element("text", content, class_=kind, x=x, y=y, text_anchor=anchor)
+
+
+def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About `count` round numbers, the first at or below `low` and the last at or above `high`."""
+    if not high > low:
+        high = low + (abs(low) or 1.0)
+    rough = (high - low) / count
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = unit * next(s for s in STEPS if s * unit >= rough * (1 - 1e-9))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [_clean(number * step) for number in range(first, last + 1)]
+
+
+def ticks_within(low: float, high: float, count: int = 6) -> list[float]:
+    """Round numbers inside a range that stays as it is."""
+    return [tick for tick in nice_ticks(low, high, count) if low <= tick <= high]
+
+
+def write_number(value: float) -> str:
+    """A tick's number, no longer than it must be."""
+    if value and abs(value) < 1e-3:
+        return f"{value:.3g}".replace("e-0", "e-")
+    return f"{value:,.6g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def write_percent(value: float) -> str:
+    """A tick's share."""
+    return f"{100 * value:.4g}%"
+
+
+def _clean(value: float) -> float:
+    """Without the dust of binary fractions: 0.3 instead of 0.30000000000000004."""
+    return float(f"{value:.10g}")
+
+
+# A figure and its interval on a line, with what guessing gives.
+
+START, END = 6.0, 334.0
+
+
+def draw_strip(
+    value: float,
+    interval: tuple[float, float],
+    chance: float | None,
+    guess: str,
+    *,
+    bounds: tuple[float, float],
+) -> Html:
+    """Filled up to the value, the interval on it, and a mark at `chance`, if there is any."""
+    scale = Scale(low=bounds[0], high=bounds[1], start=START, end=END)
+    low, high = (scale(min(max(part, bounds[0]), bounds[1])) for part in interval)
+    filled = scale(min(max(value, bounds[0]), bounds[1]))
+    mark = START if chance is None else scale(chance)
+    right = mark > (START + END) / 2
+    return svg(
+        element("rect", class_="track", x=START, y=10, width=END - START, height=8, rx=4),
+        element("rect", class_="filled", x=START, y=10, width=filled - START, height=8, rx=4),
+        element("rect", class_="interval", x=low, y=6, width=max(high - low, 2), height=16, rx=2),
+        None if chance is None else element("line", class_="chance", x1=mark, x2=mark, y1=4, y2=24),
+        None
+        if chance is None
+        else text(mark, 38, f"{guess} {percent(chance)}", anchor="end" if right else "start"),
+        size=(340, 42),
+        label="The figure and its interval",
+    )

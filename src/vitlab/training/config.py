@@ -1,0 +1,263 @@
+"""`TrainConfig`: everything that decides how a model is trained, complete before step 1."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vitlab.data.augment.config import AugmentConfig
+from vitlab.errors import ConfigError
+
+# How a model learns from images without labels: what is hidden, and what is told of it.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaskedPatchConfig:
+    """Masked patch prediction (arXiv:2010.11929, appendix B.1.2): mean colours of patches."""
+
+    mask: float = 0.5
+    """Share of the patches that are corrupted."""
+    replaced: float = 0.8
+    """Part of the corrupted patches whose embedding is the mask's."""
+    swapped: float = 0.1
+    """Part whose embedding is that of another patch; what is left stays as it is."""
+
+    def __post_init__(self) -> None:
+        _check_mask(self.mask)
+        if min(self.replaced, self.swapped) < 0 or self.replaced + self.swapped > 1 + 1e-9:
+            raise ConfigError(
+                f"replaced {self.replaced} and swapped {self.swapped} are not parts of one whole"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaeConfig:
+    """A masked autoencoder (arXiv:2111.06377): pixels of patches that were left out."""
+
+    mask: float = 0.75
+    """Share of the patches that the encoder does not see."""
+    decoder_width: int = 96
+    decoder_depth: int = 2
+    """Blocks of the decoder, which is thrown away afterwards."""
+    decoder_heads: int = 3
+
+    def __post_init__(self) -> None:
+        _check_mask(self.mask)
+        for name in ("decoder_width", "decoder_depth", "decoder_heads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} {getattr(self, name)} is not at least 1")
+        if self.decoder_width % self.decoder_heads or self.decoder_width % 4:
+            raise ConfigError(
+                f"decoder_width {self.decoder_width} does not split into {self.decoder_heads} "
+                f"heads, and into 4 parts for the positions"
+            )
+
+
+def _check_mask(share: float) -> None:
+    if not 0 < share < 1:
+        raise ConfigError(f"mask {share} is not a share between 0 and 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """How gradients become updates."""
+
+    name: Literal["adamw", "muon", "sgd"] = "adamw"
+    """`muon` orthogonalises the updates of the encoder's matrices and leaves the rest to AdamW."""
+    lr: float = 1e-3
+    """Peak rate of AdamW or SGD."""
+    muon_lr: float = 0.02
+    """Peak rate of the matrices that Muon updates."""
+    muon_for: Literal["encoder", "all"] = "encoder"
+    """`all`: Muon updates convolutions too, those of the stem above all, but not depthwise ones."""
+    weight_decay: float = 0.05
+    """Decoupled, multiplied by the rate; matrices only, never norms, biases, tokens or tables."""
+    layer_decay: float = 1.0
+    """Factor of AdamW's or SGD's rate from each layer to the one below it; the head has 1."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = 0.95
+    """Of SGD and Muon."""
+    clip_norm: float = 1.0
+    """Largest norm of the whole gradient; 0: not clipped."""
+    sam: float = 0.0
+    """Radius in which sharpness-aware minimisation looks for the worst loss; 0: off."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.layer_decay <= 1:
+            raise ConfigError(f"layer_decay {self.layer_decay} is not in (0, 1]")
+        for name in ("lr", "muon_lr"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} {getattr(self, name)} is not positive")
+        for name in ("weight_decay", "clip_norm", "sam"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} {getattr(self, name)} is negative")
+        for value in (*self.betas, self.momentum):
+            if not 0 <= value < 1:
+                raise ConfigError(f"betas and momentum must be in [0, 1), found {value}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduleConfig:
+    """The rate over the run, as a factor of its peak."""
+
+    kind: Literal["cosine", "linear", "constant", "rsqrt"] = "cosine"
+    """`constant` holds the peak until the cool-down; `rsqrt` falls with 1 / sqrt(step)."""
+    warmup: float = 0.1
+    """Share of the steps in which the rate grows linearly from 0."""
+    cooldown: float = 0.2
+    """Share of the steps, at the end, in which `constant` and `rsqrt` fall linearly to 0."""
+
+    def __post_init__(self) -> None:
+        if self.warmup < 0 or self.cooldown < 0 or self.warmup + self.cooldown > 1:
+            raise ConfigError(
+                f"warmup {self.warmup} and cooldown {self.cooldown} are not shares of one run"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """One run, whole: model, data, optimisation, and what is kept of it."""
+
+    model: str = "vit_cifar"
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of the model's config that differ from its name's."""
+    seed: int = 0
+    learns: Literal["everything", "head", "lora"] = "everything"
+    """All parameters, the last layer alone, or updates of low rank and the last layer."""
+    lora_rank: int = 8
+    frozen_blocks: int = 0
+    """First encoder blocks that never learn, and the stem with them."""
+    head_first: float = 0.0
+    """Share of the steps, at the start, in which the head learns alone."""
+    whiten: int = 0
+    """Training images from whose patches the first layer starts as a whitening; 0: at random."""
+    whiten_frozen: bool = False
+    """The whitened layer's weight never learns, its random filters neither."""
+    batch_size: int = 128
+    budget: float = 10.0
+    budget_in: Literal["epochs", "steps", "minutes"] = "epochs"
+    """Minutes are turned into steps by measuring the speed first, before step 1."""
+    images_per_class: int = 0
+    """Images of each class that the run may use, drawn by the seed; 0: all."""
+    hold_out: float = 0.1
+    """Share of the training images kept aside for choosing; 0: nothing is chosen."""
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    small_sizes: tuple[int, ...] = ()
+    """Shorter sides of the images in the first stages of the run, which cost less."""
+    small_until: tuple[float, ...] = ()
+    """Share of the run at which each of these stages ends."""
+    label_smoothing: float = 0.1
+    balance: Literal["none", "loss", "sampling"] = "none"
+    """Let rare classes count as much as frequent ones: in the loss, or by drawing them oftener."""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    ema: float = 0.0
+    """Decay of the averaged weights per step; 0: no average is kept."""
+    accumulate: int = 1
+    """Parts that a batch is computed in."""
+    ghost_batches: int = 1
+    """Parts of a batch that batch norm looks at by themselves (arXiv:1705.08741)."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
+    """`auto`: bfloat16 where the machine has products of it, settled before step 1."""
+    recompute_activations: bool = False
+    """Gradient checkpointing: a block's activations are computed twice instead of being kept."""
+    compile: bool = False
+    """Train through `torch.compile`; evaluation and saved weights are those of the plain model."""
+    evaluations: int = 10
+    """How often the held-out images are looked at in the course of the run."""
+    patience: int = 0
+    """Stop after so many evaluations worse than the best by more than chance; 0: never."""
+    checkpoint_every: int = 200
+    """Steps between two checkpoints."""
+    keep: int = 2
+    """Checkpoints kept beside the best."""
+    tensorboard: bool = False
+    """Write the metrics as TensorBoard's event files too."""
+    workers: int = 0
+    """Processes that decode images from files; 0: the training process itself."""
+    max_broken: float = 0.2
+    """Share of unreadable images from which on the run stops."""
+    judge_all: bool = True
+    """Whether a class without test or held-out images stops the run before it begins."""
+    judged_on: Literal["test", "held-out"] = "test"
+    """The images that say at the end what the model is worth.
+
+    `held-out`: the run is one of many to choose from, and never opens the test images.
+    """
+    masked_patch: MaskedPatchConfig | None = None
+    """Learn without labels, from corrupted patches; None: not so."""
+    mae: MaeConfig | None = None
+    """Learn without labels, as a masked autoencoder; None: not so."""
+
+    @property
+    def objective(self) -> Literal["masked-patch", "mae"] | None:
+        """What is learnt without labels; None: labels are."""
+        if self.mae is not None:
+            return "mae"
+        return None if self.masked_patch is None else "masked-patch"
+
+    def __post_init__(self) -> None:
+        _check_pretraining(self)
+        for name in (
+            "batch_size",
+            "accumulate",
+            "ghost_batches",
+            "evaluations",
+            "checkpoint_every",
+            "keep",
+            "lora_rank",
+        ):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} {getattr(self, name)} is not at least 1")
+        for name in ("patience", "workers", "seed", "frozen_blocks", "images_per_class", "whiten"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} {getattr(self, name)} is negative")
+        if not 0 <= self.max_broken <= 1:
+            raise ConfigError(f"max_broken {self.max_broken} is not in [0, 1]")
+        for name in ("hold_out", "label_smoothing", "ema", "head_first"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} {getattr(self, name)} is not in [0, 1)")
+        if min(self.small_sizes, default=1) < 1:
+            raise ConfigError(f"small_sizes {self.small_sizes} has an entry below 1")
+        stages = (0.0, *self.small_until, 1.0)
+        if len(self.small_until) != len(self.small_sizes) or sorted(set(stages)) != list(stages):
+            raise ConfigError(
+                f"small_until {self.small_until} is not one growing share of the run, between 0 "
+                f"and 1, for each of small_sizes {self.small_sizes}"
+            )
+        if not self.budget > 0:
+            raise ConfigError(f"budget {self.budget} {self.budget_in} is not positive")
+        for name in ("accumulate", "ghost_batches"):
+            if self.batch_size % getattr(self, name):
+                raise ConfigError(
+                    f"batch_size {self.batch_size} does not split into {getattr(self, name)} parts"
+                )
+        if self.accumulate > 1 and self.ghost_batches > 1:
+            raise ConfigError(
+                f"accumulate {self.accumulate} and ghost_batches {self.ghost_batches}: both cut a "
+                f"batch into parts; valid: one of them"
+            )
+        if self.whiten_frozen and not self.whiten:
+            raise ConfigError("whiten_frozen needs whiten > 0: nothing else may start there")
+        if self.patience and not self.hold_out:
+            raise ConfigError("patience needs hold_out > 0: nothing else may decide when to stop")
+        if self.judged_on == "held-out" and not self.hold_out:
+            raise ConfigError("judged_on held-out needs hold_out > 0: no images are held out")
+
+
+def _check_pretraining(config: TrainConfig) -> None:
+    """What is about labels, heads and weights that know something has no place without labels."""
+    if config.objective is None:
+        return
+    if config.mae is not None and config.masked_patch is not None:
+        raise ConfigError("masked_patch and mae: a run has one objective")
+    plain = TrainConfig()
+    for name in ("learns", "frozen_blocks", "head_first", "balance", "whiten"):
+        if getattr(config, name) != getattr(plain, name):
+            raise ConfigError(
+                f"{name} {getattr(config, name)} is not for {config.objective}; "
+                f"valid: {getattr(plain, name)}"
+            )
+    if config.optimizer.layer_decay != 1:
+        raise ConfigError(
+            f"optimizer.layer_decay {config.optimizer.layer_decay} is not for "
+            f"{config.objective}; valid: 1"
+        )

@@ -1,0 +1,48 @@
+"""Whether two models are one: a digest of all that decides what they make of an image."""
+
+import hashlib
+import json
+from typing import Any, cast
+
+import numpy as np
+from torch import nn
+
+from vitlab.config import to_dict
+from vitlab.models.config import pair
+
+HEAD_FIELDS = ("classes", "head", "representation_size")
+TRAINING_FIELDS = ("dropout", "attention_dropout", "drop_path", "layer_scale")
+"""Fields that tensors show, or that matter in training alone."""
+SIZE_FIELDS = ("image_size", "patch_size")
+"""224 and (224, 224) are the same."""
+HEAD = ("head.", "pre_logits.")
+
+
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 of config and tensors, the head left out: the same in every file format."""
+    config = {
+        key: pair(getattr(model.config, key)) if key in SIZE_FIELDS else value
+        for key, value in to_dict(model.config).items()
+        if key not in (*HEAD_FIELDS, *TRAINING_FIELDS)
+    }
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        if name.startswith(HEAD):
+            continue
+        array = np.ascontiguousarray(tensor.detach().cpu().numpy())
+        digest.update(f"{name} {array.dtype.str} {tuple(tensor.shape)}".encode())
+        digest.update(array.reshape(-1).data)
+    return digest.hexdigest()
+
+
+# Which network it is: the same digest for the same config and the same tensors.
+
+
+def network_digest(model: nn.Module, *facts: Any) -> str:
+    """The same for models that compute the same, whatever file they came of, and the same facts."""
+    told = [to_dict(cast(Any, model).config), *facts]
+    digest = hashlib.blake2b(json.dumps(told).encode(), digest_size=16)
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,125 @@
+"""Hugging Face's `config.json` of a ViT and of models with the same encoder.
+
+Every key is understood, without effect on predictions, or refused by name.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vitlab.errors import WeightsError
+from vitlab.weights.formats.config_values import flag, fraction, integer, one_of, size
+
+MODELS: dict[str, dict[str, Any]] = {
+    "vit": {"layer_norm_eps": 1e-12},
+    "vit_mae": {"layer_norm_eps": 1e-12},
+    "vit_msn": {"layer_norm_eps": 1e-6},
+}
+"""Supported values of `model_type`, and defaults in which they differ."""
+DEFAULTS = {"num_attention_heads": 12, "hidden_act": "gelu"}
+ARCHITECTURES = (
+    *("ViTModel", "ViTForImageClassification", "ViTForMaskedImageModeling"),
+    *("ViTMAEModel", "ViTMAEForPreTraining", "ViTMSNModel", "ViTMSNForImageClassification"),
+)
+GELU = {
+    "gelu": "erf",
+    "gelu_python": "erf",
+    "gelu_new": "tanh",
+    "gelu_pytorch_tanh": "tanh",
+    "gelu_fast": "tanh",
+}
+FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+    "hidden_size": ("width", integer),
+    "num_hidden_layers": ("depth", integer),
+    "num_attention_heads": ("heads", integer),
+    "intermediate_size": ("mlp_width", integer),
+    "layer_norm_eps": ("norm_eps", fraction),
+    "image_size": ("image_size", size),
+    "patch_size": ("patch_size", size),
+    "num_channels": ("channels", integer),
+    "hidden_dropout_prob": ("dropout", fraction),
+    "attention_probs_dropout_prob": ("attention_dropout", fraction),
+    "qkv_bias": ("qkv_bias", flag),
+}
+"""Keys that a field of our config corresponds to, and the check of their value."""
+FIXED: dict[str, tuple[Any, ...]] = {
+    "pooler_act": ("tanh",),
+    "pruned_heads": ({}, None),
+    "is_decoder": (False,),
+    "is_encoder_decoder": (False,),
+    "add_cross_attention": (False,),
+    "cross_attention_hidden_size": (None,),
+}
+"""Keys that are supported with these values alone."""
+HARMLESS = frozenset(
+    [
+        *("model_type", "architectures", "id2label", "label2id", "num_labels", "problem_type"),
+        *("transformers_version", "_name_or_path", "_commit_hash", "_attn_implementation"),
+        *("_attn_implementation_internal", "_attn_implementation_autoset", "attn_implementation"),
+        *("dtype", "torch_dtype", "torchscript", "use_bfloat16", "initializer_range"),
+        *("gradient_checkpointing", "return_dict", "output_attentions", "output_hidden_states"),
+        *("chunk_size_feed_forward", "finetuning_task", "tie_word_embeddings"),
+        *("tie_encoder_decoder", "tf_legacy_loss", "use_cache", "xla_device", "encoder_stride"),
+        *("pooler_output_size", "mask_ratio", "norm_pix_loss", "decoder_hidden_size"),
+        *("decoder_intermediate_size", "decoder_num_attention_heads"),
+        *("decoder_num_hidden_layers", "tokenizer_class", "prefix", "bos_token_id"),
+        *("pad_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id"),
+        *("task_specific_params", "max_length", "min_length", "do_sample", "early_stopping"),
+        *("num_beams", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p"),
+        *("typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"),
+        *("encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences"),
+        *("output_scores", "return_dict_in_generate", "forced_bos_token_id"),
+        *("forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty"),
+        *("suppress_tokens", "begin_suppress_tokens"),
+    ]
+)
+"""Keys without effect on predictions: training, other tasks, text, bookkeeping.
+
+Tensors decide the number of classes and the size of the pooler.
+"""
+
+
+def is_huggingface(content: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` describes a model of transformers."""
+    keys = ("model_type", "num_attention_heads", "hidden_size", "architectures")
+    return any(key in content for key in keys)
+
+
+def huggingface_fields(
+    content: Mapping[str, Any], *, trust: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Fields of our config, and notes about what is not certain.
+
+    `trust` accepts an unknown model type as a ViT, with its keys.
+    """
+    notes = _model(content, trust=trust)
+    for key, value in content.items():
+        if key in FIXED:
+            one_of(key, value, FIXED[key])
+        elif key not in HARMLESS and key not in FIELDS and key != "hidden_act":
+            if not trust:
+                raise WeightsError(
+                    f"key {key!r} (value {str(value)[:60]!r}) is not supported; valid: the keys of "
+                    f"transformers' ViTConfig; trust_architecture=True ignores it, with a warning"
+                )
+            notes.append(f"key {key!r} of config.json changes nothing")
+    values = DEFAULTS | MODELS.get(content.get("model_type", ""), {}) | dict(content)
+    fields = {
+        field: check(key, values[key]) for key, (field, check) in FIELDS.items() if key in values
+    }
+    return fields | {"gelu": GELU[one_of("hidden_act", values["hidden_act"], GELU)]}, notes
+
+
+def _model(content: Mapping[str, Any], *, trust: bool) -> list[str]:
+    """Notes about a model that is taken for a ViT; without trust, it must be known."""
+    kind, classes = content.get("model_type"), content.get("architectures") or []
+    strange = [f"model_type {kind!r}"] if kind not in MODELS else []
+    for name in classes if isinstance(classes, list) else [classes]:
+        plain = str(name).removeprefix("TF").removeprefix("Flax")
+        strange += [f"architecture {name!r}"] if plain not in ARCHITECTURES else []
+    if strange and not trust:
+        valid = ARCHITECTURES if kind in MODELS else MODELS
+        raise WeightsError(
+            f"{strange[0]} is not supported; valid: {', '.join(valid)}; "
+            f"trust_architecture=True loads it as a ViT, with a warning"
+        )
+    return [f"{name} is a plain ViT" for name in strange]

@@ -1,0 +1,67 @@
+"""Our own format: the names of `VisionTransformer.state_dict()` beside the config that built it."""
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from vitlab.errors import WeightsError
+from vitlab.models.config import ViTConfig
+from vitlab.models.vit import VisionTransformer
+from vitlab.weights.formats.rules import Dialect, Inferred, Layout, Rule, Shape, Shapes, same
+
+REQUIRED = ("width", "depth", "heads", "mlp_width", "patch_size")
+
+
+def recognise(names: Collection[str]) -> bool:
+    return any(name.startswith("encoder.blocks.") for name in names)
+
+
+def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
+    """Nothing is guessed: without our config, keywords must describe the model."""
+    missing = [name for name in REQUIRED if name not in hints]
+    if missing:
+        raise WeightsError(
+            f"vitlab's tensors without vitlab's config; save with save_weights, keep config.json "
+            f"beside the file, or describe the model ({', '.join(missing)}=...)"
+        )
+    return Inferred(decided=dict(hints))
+
+
+def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
+    """Every tensor under its own name."""
+    return [same(name, name) for name in our_shapes(config)]
+
+
+def our_shapes(config: ViTConfig) -> dict[str, Shape]:
+    """Name and shape of every tensor of a model, which is never allocated."""
+    return {name: tuple(tensor.shape) for name, tensor in meta_model(config).state_dict().items()}
+
+
+def meta_model(config: ViTConfig) -> VisionTransformer:
+    """The model without memory for its tensors."""
+    with torch.device("meta"), NoInitialisation():
+        return VisionTransformer(config)
+
+
+class NoInitialisation(TorchFunctionMode):
+    """Nothing is drawn for tensors without memory: torch would first import its compiler."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        subject = args[0] if args else (kwargs or {}).get("tensor")
+        in_place = name.endswith("_") and not name.endswith(("__", "requires_grad_"))
+        if in_place and isinstance(subject, Tensor) and subject.is_meta:
+            return subject
+        return func(*args, **(kwargs or {}))
+
+
+def check(config: ViTConfig) -> None:
+    """Every config can be expressed."""
+
+
+LAYOUT = Layout(name="vitlab", recognise=recognise, infer=infer, rules=rules, check=check)

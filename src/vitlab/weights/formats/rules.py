@@ -1,0 +1,257 @@
+"""Foreign layouts as data: which of our tensors are which of theirs, and how the axes move.
+
+A rule's pattern is an einops string from theirs to ours, read backwards for saving. Where one
+side has several tensors they form a leading axis: `three d a k -> (three a k) d` fuses three
+kernels into one, and splits them on the way back.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from einops import EinopsError, rearrange
+from torch import Tensor
+
+from vitlab.errors import WeightsError
+from vitlab.models.config import ViTConfig
+
+Shape = tuple[int, ...]
+Shapes = Mapping[str, Shape]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Some tensors of ours that hold the same numbers as some of theirs."""
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    pattern: str | None = None
+    """None: the same shape."""
+    axes: tuple[tuple[str, int], ...] = ()
+    empty: Shape | None = None
+    """Shape of a tensor of theirs without numbers, which none of ours corresponds to."""
+
+    def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        """Our tensors, in the order of `ours`."""
+        if not self.ours:
+            return []
+        return self._move(theirs, self.pattern, len(self.ours))
+
+    def to_theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """Their tensors, in the order of `theirs`."""
+        if self.empty is not None:
+            return [torch.zeros(self.empty)]
+        reverse = None
+        if self.pattern is not None:
+            left, right = self.pattern.split("->")
+            reverse = f"{right} -> {left}"
+        return self._move(ours, reverse, len(self.theirs))
+
+    def _move(self, tensors: Sequence[Tensor], pattern: str | None, count: int) -> list[Tensor]:
+        if pattern is None:
+            return list(tensors)
+        joined = tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
+        moved = rearrange(joined, pattern, **dict(self.axes))
+        return [moved] if count == 1 else list(moved.unbind(0))
+
+
+def same(ours: str, theirs: str) -> Rule:
+    """One tensor under two names."""
+    return Rule((ours,), (theirs,))
+
+
+def moved(ours: str, theirs: str, pattern: str, **axes: int) -> Rule:
+    """One tensor whose axes are ordered differently."""
+    return Rule((ours,), (theirs,), pattern, tuple(axes.items()))
+
+
+def both(ours: str, theirs: str, *, bias: bool = True) -> list[Rule]:
+    """`weight` and `bias` of one layer under two names."""
+    names = ("weight", "bias") if bias else ("weight",)
+    return [same(f"{ours}.{name}", f"{theirs}.{name}") for name in names]
+
+
+def expected_shapes(rules: Iterable[Rule], ours: Shapes) -> dict[str, Shape]:
+    """The shape that each of their tensors must have for a model with our shapes."""
+    expected: dict[str, Shape] = {}
+    for rule in rules:
+        tensors = [torch.empty(ours[name], device="meta") for name in rule.ours]
+        for name, tensor in zip(rule.theirs, rule.to_theirs(tensors), strict=True):
+            expected[name] = tuple(tensor.shape)
+    return expected
+
+
+def check_blocks(blocks: int, found: Shapes, *, file: str) -> None:
+    """Raise if a model of so many blocks cannot be in a file, before it is built."""
+    if blocks > len(found):
+        raise WeightsError(
+            f"{file}: {len(found)} tensors, too few for the {blocks} blocks of the model's config"
+        )
+
+
+def check_file(found: Shapes, expected: Shapes, *, file: str, ignored: Iterable[str] = ()) -> None:
+    """Strict both ways: a missing, a wrongly shaped and an unused tensor are errors."""
+    for name, shape in expected.items():
+        if name not in found:
+            raise WeightsError(f"{file}: tensor {name!r} {shape} is missing")
+        if tuple(found[name]) != shape:
+            raise WeightsError(
+                f"{file}: tensor {name!r} has shape {tuple(found[name])}, expected {shape}"
+            )
+    unused = sorted(set(found) - set(expected) - set(ignored))
+    if unused:
+        more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
+        raise WeightsError(
+            f"{file}: tensor {unused[0]!r} {tuple(found[unused[0]])}{more} is not used by "
+            f"the model that the others describe"
+        )
+
+
+def check_complete(rules: Iterable[Rule], ours: Iterable[str], *, format: str) -> None:
+    """Our own model must be covered exactly; a gap means the format cannot hold it."""
+    covered = {name for rule in rules for name in rule.ours}
+    gaps = sorted(covered ^ set(ours))
+    if gaps:
+        raise WeightsError(f"format {format!r} has no place for our tensor {gaps[0]!r}")
+
+
+def converted(rules: Iterable[Rule], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Our tensors one after the other, each with memory of its own."""
+    for rule in rules:
+        theirs = [read(name) for name in rule.theirs]
+        try:
+            ours = rule.to_ours(theirs)
+        except EinopsError as error:
+            raise WeightsError(f"tensor {rule.theirs[0]!r}: {error}") from error
+        del theirs
+        yield from zip(rule.ours, ours, strict=True)
+
+
+# What every format answers: is it mine, which model is it, which tensor is which.
+
+HEAD_WIDTH = 64
+"""Width of a head in nearly every published model; assumed where nothing decides it."""
+PUBLISHED_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
+"""Heads of published models whose heads have another width: so400m, H, g and G."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Inferred:
+    """What the tensors of a file decide, and what is assumed where they do not."""
+
+    decided: dict[str, Any]
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """Fields that tensors leave open: the value of the format's own implementation."""
+    constants: dict[str, Any] = field(default_factory=dict)
+    """Fields that tensors do not show, but the format's own implementation fixes."""
+    attention_width: int | None = None
+    """Heads x head width; together with `heads` it gives the head width."""
+    published_heads: Mapping[int, int] = field(default_factory=lambda: PUBLISHED_HEADS)
+    """Heads to assume for that product, where they are not as wide as usual."""
+    positions: tuple[str, int] | None = None
+    """Name and number of rows of a learned position table."""
+    prefixes: tuple[str, ...] = ("cls",)
+    """Readings of the table's first rows as `position_prefix`, most likely first."""
+    class_token_name: str = "cls_token"
+    dialect: frozenset[str] = frozenset()
+    ignored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the format's reading of ambiguous shapes assumed."""
+
+
+Dialect = frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """One format: all that is particular to it."""
+
+    name: str
+    recognise: Callable[[Collection[str]], bool]
+    infer: Callable[[Shapes, dict[str, Any]], Inferred]
+    """From shapes and hints (config file and keywords, for what shapes leave open)."""
+    rules: Callable[[ViTConfig, Dialect], list[Rule]]
+    check: Callable[[ViTConfig], None]
+    """Raise where the format has no way to say what the config says."""
+
+
+def shape_of(shapes: Shapes, *names: str) -> Shape:
+    """Shape of the first name that exists; all missing is an error that names the first."""
+    for name in names:
+        if name in shapes:
+            return tuple(shapes[name])
+    raise WeightsError(f"tensor {names[0]!r} is missing")
+
+
+def sized(shapes: Shapes, name: str, dimensions: int) -> Shape:
+    """Shape of a tensor that must have so many axes."""
+    shape = shape_of(shapes, name)
+    if len(shape) != dimensions:
+        raise WeightsError(f"tensor {name!r} has shape {shape}, expected {dimensions} axes")
+    return shape
+
+
+def numbered(names: Iterable[str], pattern: str) -> int:
+    """One more than the highest number that `pattern` finds at the start of a name."""
+    found = (re.match(pattern, name) for name in names)
+    return max((int(match.group(1)) + 1 for match in found if match), default=0)
+
+
+def any_layer(shapes: Shapes, template: str, depth: int) -> str | None:
+    """The first layer's name that exists: what one block has, all must have."""
+    return next((n for i in range(depth) if (n := template.format(i)) in shapes), None)
+
+
+def layer_shape(shapes: Shapes, template: str, depth: int, dimensions: int) -> Shape:
+    """Shape of a tensor that every block has, from whichever block has it."""
+    name = any_layer(shapes, template, depth) or template.format(0)
+    return sized(shapes, name, dimensions)
+
+
+def classes_of(shapes: Shapes, weight: str, bias: str, axis: int) -> int:
+    """Outputs of the head; 0 when there is none."""
+    if weight in shapes:
+        return sized(shapes, weight, 2)[axis]
+    return sized(shapes, bias, 1)[0] if bias in shapes else 0
+
+
+def square_or_pair(height: int, width: int) -> int | tuple[int, int]:
+    """One number for a square."""
+    return height if height == width else (height, width)
+
+
+def require(format: str, config: ViTConfig, **allowed: tuple[Any, ...]) -> None:
+    """Raise for the first field whose value the format cannot express."""
+    for name, values in allowed.items():
+        value = getattr(config, name)
+        if value not in values:
+            valid = ", ".join(map(repr, values))
+            raise WeightsError(f"format {format!r} cannot express {name}={value!r}; valid: {valid}")
+
+
+def require_plain(format: str, config: ViTConfig, *, stems: tuple[str, ...] = ("patch",)) -> None:
+    """What every foreign format shares: a pre-norm ViT with a learned table at the stem."""
+    require(
+        format,
+        config,
+        stem=stems,
+        position=("learned1d",),
+        position_at=("stem",),
+        norm=("pre",),
+        norm_bias=(True,),
+        branch_norm=(None,),
+        attention=("full",),
+        pool_after=(None,),
+        mlp_activation=("gelu",),
+    )
+
+
+def require_even_heads(format: str, config: ViTConfig) -> None:
+    """Raise where heads x head_width differs from width."""
+    if config.heads * config.key_width != config.width:
+        raise WeightsError(
+            f"format {format!r} cannot express head_width={config.key_width} with {config.heads} "
+            f"heads and width {config.width}; valid: {config.width / config.heads:g}"
+        )

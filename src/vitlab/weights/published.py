@@ -1,0 +1,183 @@
+"""The published checkpoints that have a name: `published.csv`, one line each.
+
+Addresses are the publishers' own. Where a publisher tells only the beginning of the sha256 (in the
+name of the file), that is what the table has; where nothing is told, the column is empty.
+"""
+
+import csv
+import math
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from vitlab.errors import UnknownName
+from vitlab.images.preprocessing import (
+    HALF,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Interpolation,
+    Preprocessing,
+)
+from vitlab.io.download import LARGEST, RemoteFile
+from vitlab.models.config import ViTConfig, pair
+from vitlab.models.variants import built_in, variant
+from vitlab.weights.bundled import bundled_models, bundled_name
+from vitlab.weights.reading import SUFFIXES
+from vitlab.weights.sidecar import Beside
+
+# What published files are, by name: their content cannot tell one from another.
+
+
+def _imagenet(crop: float, interpolation: Interpolation) -> dict[str, Any]:
+    statistics = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+    return {"crop": crop, "interpolation": interpolation, **statistics}
+
+
+PREPARATIONS: dict[str, dict[str, Any]] = {
+    "google": {"interpolation": "bilinear", "mean": HALF, "std": HALF, "keep_aspect": False},
+    "deit": _imagenet(224 / 256, "bicubic"),
+    "deit3": _imagenet(1.0, "bicubic"),
+    "torchvision": _imagenet(224 / 256, "bilinear"),
+    "torchvision_l16": _imagenet(224 / 242, "bilinear"),
+    "swag": _imagenet(1.0, "bicubic"),
+    "dino": _imagenet(224 / 256, "bicubic"),
+}
+"""How each publisher evaluated: all but the size. Google squeezes the whole image to [-1, 1]."""
+
+
+FILES = (
+    ("google", r"(imagenet21k(\+imagenet2012)?_)?(R\d+\+)?ViT-[BLH][_-]\d+.*\.npz", "google"),
+    ("google", r"(R\d*_)?(Ti|S|B|L)_\d+(-i1k|-i21k|-sam)?[^/]*\.npz", "google"),
+    ("google", r"(R\d+\+)?(ViT-)?[BLH]_\d+(_.*)?\.npz", "google"),
+    ("timm", r"deit_(tiny|small|base)_patch\d+_\d+.*", "deit"),
+    ("timm", r"deit_?3_(small|medium|base|large|huge)_(patch\d+_)?\d+.*", "deit3"),
+    ("torchvision", r"vit_l_16-[0-9a-f]+\.pth", "torchvision_l16"),
+    ("torchvision", r"vit_[blh]_\d+-[0-9a-f]+\.pth", "torchvision"),
+    ("torchvision", r"vit_[blh]_\d+_(lc_)?swag-[0-9a-f]+\.pth", "swag"),
+    ("timm", r"dino(v2)?_.*", "dino"),
+)
+"""Format, name and preparation: the paper's release and AugReg, DeiT, torchvision, SWAG, DINO.
+
+Those of them that have a head of 1,000 classes have the classes of ImageNet-1k.
+"""
+
+
+def known_preparation(name: str, format: str) -> str | None:
+    """The preparation of a file of that name, if its content has the format it should have."""
+    for its_format, pattern, preparation in FILES:
+        if format == its_format and re.fullmatch(pattern, name):
+            return preparation
+    return None
+
+
+def prepared(preparation: str, size: tuple[int, int]) -> Preprocessing:
+    """How the publisher prepared images, for images of `size`."""
+    return Preprocessing(size=size, **PREPARATIONS[preparation])
+
+
+UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
+SLACK = 1.5
+"""Of a size that was rounded, up to which a file is fetched before its size is compared."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """One published file, and what its publisher says about it; None where nothing is said."""
+
+    name: str
+    """`MODEL.WEIGHTS`, such as `vit_b16_384.augreg`."""
+    url: str
+    size: str | None
+    """As published, rounded: `330.285 MiB`."""
+    sha256: str | None
+    """As much of it as is published."""
+    licence: str
+    dataset: str | None
+    """Whose classes the head has; None without a head."""
+    preparation: str
+    """A key of `known.PREPARATIONS`."""
+
+    @property
+    def model(self) -> str:
+        """The name of the model that the weights are for."""
+        return self.name.partition(".")[0]
+
+    @property
+    def config(self) -> ViTConfig:
+        """The model by that name."""
+        found = variant(self.model)
+        assert isinstance(found, ViTConfig)
+        return found
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How the publisher prepared images."""
+        return prepared(self.preparation, pair(self.config.image_size))
+
+    @property
+    def remote(self) -> RemoteFile:
+        """The file as it is fetched."""
+        checksum = None if self.sha256 is None else f"sha256:{self.sha256}"
+        limit = LARGEST if self.size is None else math.ceil(self._published() * SLACK)
+        return RemoteFile(url=self.url, size=None, checksum=checksum, limit=limit)
+
+    @property
+    def beside(self) -> Beside:
+        """What a config file beside the weights would say."""
+        return Beside(
+            fields={"heads": self.config.heads},
+            preprocessing=self.preprocessing,
+            dataset=self.dataset,
+            name=self.name,
+            licence=self.licence,
+        )
+
+    def has_size(self, found: int) -> bool:
+        """Whether so many bytes are the published size, as far as it was rounded."""
+        if self.size is None:
+            return True
+        number, unit = self.size.split()
+        half_a_digit = 0.5 * 10.0 ** -len(number.partition(".")[2])
+        return abs(found / UNITS[unit] - float(number)) <= half_a_digit + 1e-9
+
+    def _published(self) -> float:
+        """The size in bytes, as far as it was rounded."""
+        number, unit = (self.size or "").split()
+        return float(number) * UNITS[unit]
+
+
+@cache
+def checkpoints() -> dict[str, Checkpoint]:
+    """Every checkpoint of the table by name."""
+    text = (files("vitlab.weights") / "published.csv").read_text(encoding="utf-8")
+    lines = csv.DictReader(text.splitlines())
+    rows = [{key: value or None for key, value in line.items()} for line in lines]
+    return {str(row["name"]): Checkpoint(**row) for row in rows}  # type: ignore[arg-type]
+
+
+def checkpoint(name: str) -> Checkpoint:
+    """The checkpoint of that name."""
+    if name not in checkpoints():
+        raise UnknownName("weights", name, checkpoints())
+    return checkpoints()[name]
+
+
+def named(path: str | os.PathLike[str]) -> Checkpoint | None:
+    """The checkpoint that a bare word names; None for a path, or a model inside the package.
+
+    A word that is neither, but begins with a model's name, is a misspelt one.
+    """
+    text = os.fspath(path)
+    if text in checkpoints():
+        return checkpoints()[text]
+    if bundled_name(path) is not None:
+        return None
+    model, dot, _ = text.partition(".")
+    meant = dot and re.fullmatch(r"[\w.]+", text) and built_in(model)
+    if meant and Path(text).suffix not in SUFFIXES and not Path(text).exists():
+        raise UnknownName("weights", text, (*bundled_models(), *checkpoints()))
+    return None
