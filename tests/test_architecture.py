@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,6 +97,18 @@ def test_every_part_has_a_row() -> None:
     parts = {part(module_name(file)) for file in FILES if file.parent != SOURCE}
     parts |= {file.stem for file in SOURCE.glob("*.py") if file.stem != "__init__"}
     assert parts <= set(ROW_OF)
+
+
+def test_the_architecture_page_shows_every_row() -> None:
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+    parts = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    parts |= {path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__"}
+    expected = [kept for row in ROWS if (kept := set(row) & parts)]
+    cells = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page, flags=re.MULTILINE)
+    assert [set(re.findall(r"\w+", cell)) for cell in cells] == expected
+    diagram = page.split("```mermaid\n")[1].split("```")[0]
+    drawn = re.findall(r'\["(.*?)"\]', diagram)
+    assert [set(re.split(r" · |<br/>", label)) & parts for label in drawn] == expected
 
 
 @pytest.mark.parametrize("file", FILES, ids=module_name)
