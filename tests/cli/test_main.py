@@ -1,11 +1,13 @@
 """The frame around every command: help, version, and what becomes of errors."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import vitlab
 from command import Command, Outcome
@@ -40,6 +42,42 @@ def test_without_a_command_the_help_is_shown(command: Command) -> None:
     assert (bare.code, helped.code, helped.err) == (0, 0, "")
     assert "Usage: vitlab" in bare.out
     assert "summary" in helped.out
+
+
+GROUPED = {
+    "First steps": "demo",
+    "Models and weights": "models summary weights info convert",
+    "Data": "data",
+    "Train": "train finetune pretrain experiment",
+    "Predict and evaluate": "predict evaluate features similar fewshot benchmark",
+    "Understand": "explain figures walkthrough",
+    "Export and share": "export push pull",
+}
+
+
+def test_help_groups_the_commands_in_the_order_of_use(command: Command) -> None:
+    printed = command("--help").out.partition("First steps")
+    lines = "".join(printed[1:]).splitlines()
+    words = [re.sub(r"[│╭╰╮╯─]", "", line).removeprefix(" ").rstrip() for line in lines]
+    found = [word.split("  ")[0] for word in words if word and not word.startswith("  ")]
+    expected = [word for panel, names in GROUPED.items() for word in (panel, *names.split())]
+    assert found == expected
+
+
+def test_every_registered_command_is_in_the_help() -> None:
+    grouped = {name for names in GROUPED.values() for name in names.split()}
+    assert set(typer.main.get_group(main.app).commands) == grouped
+
+
+@pytest.mark.parametrize("rich", ["0", "1"])
+def test_help_through_a_pipe_lists_every_command(
+    monkeypatch: pytest.MonkeyPatch, rich: str
+) -> None:
+    monkeypatch.setenv("TYPER_USE_RICH", rich)
+    printed, err = process("--help").communicate(timeout=60)
+    names = [name for names in GROUPED.values() for name in names.split()]
+    found = re.findall(rf"^(?:│ |  )({'|'.join(names)})  ", printed, flags=re.MULTILINE)
+    assert (found, err) == (names, "")
 
 
 def test_version(command: Command) -> None:

@@ -69,7 +69,7 @@ def benchmark(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Time models, engines and other libraries, each in a process of its own, woken in turn."""
+    """Benchmark models, engines and libraries in isolated, interleaved processes."""
     from vitlab.jobs.benchmark.job import benchmark as run
     from vitlab.jobs.benchmark.plan import Plan
     from vitlab.jobs.benchmark.plot import check_output, write_benchmark

@@ -45,7 +45,7 @@ def check(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Count and read every image of a folder, and say what would spoil a training.
+    """Read every image of a folder and report problems that would harm training.
 
     Findings are no errors: the exit code is 0 unless --strict is given.
     """
@@ -124,7 +124,7 @@ def _print_findings(findings: "list[Finding]") -> None:
             print_line(f"  {'':{width}}   … and {len(found.items) - EXAMPLES:,} more")
 
 
-data = typer.Typer()
+data = typer.Typer(name="data")
 data.command()(check)
 
 
@@ -137,7 +137,7 @@ def describe(context: typer.Context) -> None:
 
 @data.command("list")
 def list_(json: Json = False) -> None:
-    """List the datasets that have a name, and where each of them lies."""
+    """List the named datasets and where each is stored."""
     from vitlab.data.datasets import Dataset
     from vitlab.registry import DATASETS
 
@@ -192,7 +192,7 @@ def fetch(
     name: Annotated[str, typer.Argument(help="A dataset's name, as `vitlab data list` has it.")],
     json: Json = False,
 ) -> None:
-    """Get a dataset once, verified; from then on it is used offline."""
+    """Download a dataset once and verify it; it is then used offline."""
     from vitlab.cli.progress import showing
     from vitlab.data.datasets import dataset
     from vitlab.data.sources.fetch import fetch as get

@@ -31,7 +31,7 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="Updates instead of a time.")] = None,
     json: Json = False,
 ) -> None:
-    """Show a model at work on images inside the package: predict, train, evaluate, report."""
+    """Run a short demo on bundled images: predict, train, evaluate, report."""
     from vitlab.cli.train import budget
     from vitlab.jobs.demo import first_look, free_folder, tune
     from vitlab.jobs.run_folder import check_new

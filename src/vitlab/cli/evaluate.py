@@ -53,7 +53,7 @@ def evaluate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure how good a model is, with intervals; every image counts once."""
+    """Evaluate a model on labelled images, with confidence intervals."""
     from vitlab.jobs.evaluate import evaluate as run
     from vitlab.jobs.evaluate import report_of
     from vitlab.report.run.page import write_page

@@ -38,7 +38,7 @@ def experiment(
     download: Download = False,
     json: Json = False,
 ) -> None:
-    """Train every arm of an experiment over seeds and report it; called again, it continues."""
+    """Train every arm of an experiment over seeds and write a report; run again to continue."""
     from vitlab.experiments.folder import exact_command
     from vitlab.experiments.run import experiment as run
 

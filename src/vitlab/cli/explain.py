@@ -105,7 +105,7 @@ def explain(
     changes: Changes = None,
     json: Json = False,
 ) -> None:
-    """Show where a model looks and what speaks for a class, or test how true such maps are."""
+    """Draw which parts of an image a model uses, or test how faithful such maps are."""
     asked = {"layer": layer, "head": head, "token": token, "each": each}
     tested = {"steps": steps, "removed": removed}
     shared: dict[str, Any] = {

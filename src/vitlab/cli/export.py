@@ -70,7 +70,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     json: Json = False,
 ) -> None:
-    """Export a model, load the file and compare it with the model; no file where they differ.
+    """Export a model and verify the file; a file that differs from the model is not kept.
 
     Exit code: 0 written, 1 the exported model gives other answers, 2 a mistake of yours.
     """

@@ -47,7 +47,7 @@ def features(
     download: Download = False,
     json: Json = False,
 ) -> None:
-    """Write features of images; one that cannot be read is listed and left out."""
+    """Write the features of images to a file; unreadable images are listed and skipped."""
     from vitlab.jobs.features import extract
 
     with steps() as watch:

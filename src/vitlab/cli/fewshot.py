@@ -48,7 +48,7 @@ def fewshot(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Fit small classifiers to frozen features of a few images, and test them on all others."""
+    """Fit small classifiers to frozen features of a few images and test them on the others."""
     from vitlab.jobs.fewshot import check_plot, write_plot
     from vitlab.jobs.fewshot import fewshot as run
 

@@ -42,7 +42,7 @@ def figures(
     download: Download = False,
     json: Json = False,
 ) -> None:
-    """Draw filters, positions, attention distance and entropy, features and layers of a model."""
+    """Draw a model's filters, positions, attention distance and entropy, features and layers."""
     from vitlab.jobs.figures import figures as run
 
     with steps() as watch:

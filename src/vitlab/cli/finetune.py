@@ -73,7 +73,7 @@ def finetune(
     download: Download = False,
     json: Json = False,
 ) -> None:
-    """Fine-tune a model; it looks at your data first, and says what it chose and why."""
+    """Fine-tune a model with settings chosen from your data; each choice is explained."""
     from vitlab.jobs.finetune import finetune as run_finetuning
 
     wanted = gather_changes(

@@ -21,7 +21,7 @@ def pull(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Download a bundle, or a ViT of timm or transformers; never code, never pickles."""
+    """Download a bundle, or a ViT of timm or transformers; never code or pickles."""
     from vitlab.weights.hub import pull as download
 
     got = download(address, output, progress=sys.stderr.isatty())
@@ -51,7 +51,7 @@ def push(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Upload a bundle and its model card; the token is HF_TOKEN or that of `hf auth login`."""
+    """Upload a bundle and its model card; the token is HF_TOKEN or from `hf auth login`."""
     from vitlab.jobs.push import push as upload
 
     done = upload(bundle, address, public=public, progress=sys.stderr.isatty())

@@ -4,11 +4,12 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from vitlab import __version__
 from vitlab.cli.benchmark import benchmark
@@ -43,17 +44,40 @@ from vitlab.cli.walkthrough import walkthrough
 from vitlab.cli.weights import weights
 from vitlab.errors import VitlabError
 
+PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
+    "First steps": (demo,),
+    "Models and weights": (models, summary, weights, info, convert),
+    "Data": (data,),
+    "Train": (train, finetune, pretrain, experiment),
+    "Predict and evaluate": (predict, evaluate, features, similar, fewshot, benchmark),
+    "Understand": (explain, figures, walkthrough),
+    "Export and share": (export, push, pull),
+}
+"""Commands in the order of `vitlab --help`."""
+
+
+def _name(command: Callable[..., None] | typer.Typer) -> str:
+    return str(command.info.name if isinstance(command, typer.Typer) else command.__name__)
+
+
+class _Commands(TyperGroup):
+    """Lists commands as in PANELS; Typer itself puts those with subcommands last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [_name(command) for commands in PANELS.values() for command in commands]
+
+
 app = typer.Typer(
-    context_settings={"help_option_names": ["-h", "--help"]}, pretty_exceptions_enable=False
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
 )
-for command in (
-    *(models, summary, train, pretrain, finetune, predict, evaluate, features, similar, fewshot),
-    *(explain, figures, walkthrough, experiment),
-    *(benchmark, info, convert, export, push, pull, demo),
-):
-    app.command()(command)
-app.add_typer(data, name="data")
-app.add_typer(weights, name="weights")
+for panel, commands in PANELS.items():
+    for command in commands:
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, rich_help_panel=panel)
+        else:
+            app.command(rich_help_panel=panel)(command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -70,7 +94,7 @@ def vitlab(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """The Vision Transformer, whole: models, anybody's weights, predictions."""
+    """Build, train, understand and export Vision Transformers, with weights of many formats."""
     if context.invoked_subcommand is None:
         print_text(context.get_help())
 

@@ -16,7 +16,7 @@ Pattern = Annotated[
 
 
 def models(pattern: Pattern = "", json: Json = False) -> None:
-    """List models: parameters, and the cost of one image (1 MAC = 2 FLOPs)."""
+    """List models with their parameters and the cost of one image (1 MAC = 2 FLOPs)."""
     from vitlab.models.cost import cost
     from vitlab.models.variants import variants
     from vitlab.weights.bundled import bundled_models, short_name

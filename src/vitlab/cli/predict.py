@@ -84,7 +84,7 @@ def predict(
     changes: Changes = None,
     json: Json = False,
 ) -> None:
-    """Classify images, however many; those that cannot be read are listed and do not stop it.
+    """Predict the labels of images; unreadable images are listed and skipped.
 
     Exit code: 0 all done, 3 done but for images that cannot be read, 2 a mistake of yours (such as
     a single image that cannot be read; nothing is written), 1 a fault of ours.

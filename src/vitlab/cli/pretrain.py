@@ -54,7 +54,7 @@ def pretrain(
     download: Download = False,
     json: Json = False,
 ) -> None:
-    """Learn from images without labels; `vitlab finetune --from RUN` goes on with some."""
+    """Pretrain a model on images without labels, for `vitlab finetune --from RUN`."""
     from vitlab.jobs.pretrain import pretrain as run_pretraining
 
     wanted = gather_changes(

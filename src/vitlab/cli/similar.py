@@ -26,7 +26,7 @@ def similar(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Find the images whose features point most nearly the same way (cosine)."""
+    """Find the images with the most similar features (cosine similarity)."""
     from vitlab.jobs.similar import check_sheet, write_sheet
     from vitlab.jobs.similar import similar as search
 

@@ -52,7 +52,7 @@ def train(
     download: Download = False,
     json: Json = False,
 ) -> None:
-    """Train a model; interrupted at any moment, it continues with --resume."""
+    """Train a model; an interrupted run continues with --resume."""
     from vitlab.jobs.train import train as run_training
 
     wanted = gather_changes(

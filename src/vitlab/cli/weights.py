@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from vitlab.weights.published import Checkpoint
 
-weights = typer.Typer()
+weights = typer.Typer(name="weights")
 
 
 @weights.callback(invoke_without_command=True)
 def describe(context: typer.Context) -> None:
-    """List trained weights by name, and fetch published ones."""
+    """List trained weights and download published ones."""
     if context.invoked_subcommand is None:
         print_text(context.get_help())
 
@@ -33,7 +33,7 @@ def list_(
     ] = "",
     json: Json = False,
 ) -> None:
-    """List models inside the package and published checkpoints, and where those lie."""
+    """List bundled models and published checkpoints, and where they are stored."""
     from vitlab.weights.bundled import bundled_models
     from vitlab.weights.published import checkpoints
 
@@ -102,7 +102,7 @@ def fetch(
     name: Annotated[str, typer.Argument(help="A name, as `vitlab weights list` has it.")],
     json: Json = False,
 ) -> None:
-    """Get a checkpoint once, verified as far as its publisher allows; then use it by name."""
+    """Download a checkpoint once and verify it as far as its publisher allows."""
     from vitlab.cli.progress import showing
     from vitlab.weights.bundled import bundled_name
     from vitlab.weights.fetch import fetch as get
