@@ -25,11 +25,14 @@ install_import_hook([f"vitlab.{part}" for part in sorted(parts)], "typechecker.c
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Reference outputs, images and weights beside the project, where somebody put them there."""
-    folder = ROOT.parent / "shared"
-    if not folder.is_dir():
-        pytest.skip("no ../shared beside the project")
-    return folder
+    """Folder of optional reference outputs, images and weights; tests are skipped without it."""
+    given = os.environ.get("VITLAB_TEST_DATA")
+    folder = Path(given).absolute() if given else ROOT.parent / "shared"
+    if folder.is_dir():
+        return folder
+    if given:
+        pytest.fail(f"VITLAB_TEST_DATA={given}: no such folder")
+    pytest.skip("VITLAB_TEST_DATA is not set")
 
 
 # Trainings compute the same numbers on every machine, those in other processes too.

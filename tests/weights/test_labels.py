@@ -134,7 +134,7 @@ def test_real_weights_name_real_images(shared: Path) -> None:
     weights = shared / "weights" / "deit_tiny_patch16_224.safetensors"
     folder = shared / "data" / "imagenette-mini" / "val"
     if not (weights.is_file() and folder.is_dir()):
-        pytest.skip("no DeiT weights or no Imagenette in ../shared")
+        pytest.skip("no DeiT weights or no Imagenette in VITLAB_TEST_DATA")
     names = dict(zip(imagenet.wordnet_ids(), LABELS, strict=True))
     images = [sorted(kind.iterdir())[0] for kind in sorted(folder.iterdir())]
     predictions = vitlab.load(weights).predict(images, top=5)
