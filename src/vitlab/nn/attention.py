@@ -30,7 +30,7 @@ def dot_product_attention(
 ) -> Float[Tensor, "*batch M V"]:
     """softmax(q kᵀ scale + mask) v, for any number of queries and any width of the values.
 
-    A boolean mask is True where a query looks; a float mask is added to the scores.
+    A boolean mask is True where a query may attend; a float mask is added to the scores.
     `scale` is 1 / sqrt(K) unless given.
     """
     tokens = max(q.shape[-2], k.shape[-2])
@@ -53,14 +53,14 @@ def attention_weights(
     *,
     scale: float | None = None,
 ) -> Float[Tensor, "*batch M N"]:
-    """softmax(q kᵀ scale + mask): each row sums to one, or is zero where a query sees nothing."""
+    """softmax(q kᵀ scale + mask): each row sums to one, or is zero where every key is masked."""
     scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.mT
     if mask is None:
         return scores.softmax(dim=-1)
     if mask.dtype != torch.bool:
         return (scores + mask).softmax(dim=-1)
     weights = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
-    # A query that sees nothing has an empty sum, as in the fused kernels, not 0 / 0.
+    # A query whose keys are all masked has an empty sum, as in the fused kernels, not 0 / 0.
     return weights.masked_fill(~mask.any(dim=-1, keepdim=True), 0.0)
 
 
@@ -112,11 +112,11 @@ class MultiHeadAttention(nn.Module):
     def mix(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None
     ) -> Float[Tensor, "B A M V"]:
-        """The values, mixed for each query by where it looks."""
+        """Attention output: values weighted by each query's attention."""
         return dot_product_attention(q, k, v, mask, dropout=self.dropout if self.training else 0.0)
 
     def join(self, y: Float[Tensor, "B A M V"]) -> Float[Tensor, "B M D"]:
-        """The heads beside each other, projected to the width of the tokens."""
+        """Concatenate the heads and project them to the width of the tokens."""
         return self.out(rearrange(y, "b a m v -> b m (a v)"))
 
     def weights(
@@ -125,7 +125,7 @@ class MultiHeadAttention(nn.Module):
         tokens: Float[Tensor, "B N D"] | None = None,
         mask: Mask | None = None,
     ) -> Float[Tensor, "B A M N"]:
-        """How much each query looks at each token, head by head."""
+        """Attention weights of each query over the tokens, per head."""
         tokens = queries if tokens is None else tokens
         q, k = (
             rearrange(part, "b n (a k) -> b a n k", a=self.heads)
@@ -135,7 +135,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Self-attention of an encoder block, full or by a pattern, with positions inside if wanted."""
+    """Self-attention of an encoder block, full or sparse, optionally with positions inside."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "B N D"], grid: Grid, read: int | None = None
     ) -> Float[Tensor, "B M D"]:
-        """For every token, or for the first `read` of them alone."""
+        """Attention output of every token, or of the first `read` tokens only."""
         q, k, v = self.project(x, grid, read)
         return self.join(self.mix(q, k, v, grid, read))
 
@@ -201,7 +201,7 @@ class SelfAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values [B, A, N, K]; with `read`, there may be fewer queries.
 
-        `places` are those of patches that left the grid, for rotary positions.
+        `places` gives the positions of patches that left the grid, for rotary positions.
         """
         if read is not None and self._queries_apart:
             return self._project_read(x, read)
@@ -210,29 +210,29 @@ class SelfAttention(nn.Module):
     def mix(
         self, q: Tensor, k: Tensor, v: Tensor, grid: Grid, read: int | None = None
     ) -> Float[Tensor, "B A M K"]:
-        """The values, mixed for each query by where it looks."""
+        """Attention output: values weighted by each query's attention."""
         y = self._attend(q, k, v, grid)
         return y if read is None else y[:, :, :read]
 
     def mix_sized(
         self, q: Tensor, k: Tensor, v: Tensor, sizes: Float[Tensor, "B N"] | None
     ) -> Float[Tensor, "B A M K"]:
-        """As `mix` without a pattern, where a token stands for as many patches as its size says."""
+        """Same as `mix` without a pattern, with each token weighted by its size in patches."""
         mask = proportional(sizes, q.shape[2])
         return dot_product_attention(q, k, v, mask, scale=self._scale)
 
     def join(self, y: Float[Tensor, "B A M K"]) -> Float[Tensor, "B M D"]:
-        """The heads beside each other, projected to the width of the tokens."""
+        """Concatenate the heads and project them to the width of the tokens."""
         joined = self.proj(rearrange(y, "b a m k -> b m (a k)"))
         return self.dropout(joined) if self.training else joined
 
     def weights(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B A N N"]:
-        """The softmax weights, zero where a pattern does not look; `forward` never makes them."""
+        """Softmax weights, zero where the pattern masks a key; `forward` never computes them."""
         q, k, _ = self._project(x, grid)
         return self.weights_of(q, k, grid)
 
     def weights_of(self, q: Tensor, k: Tensor, grid: Grid) -> Float[Tensor, "B A M N"]:
-        """The softmax weights by which `mix` would mix the values of these queries and keys."""
+        """Softmax weights that `mix` applies to the values for these queries and keys."""
         return attention_weights(q, k, self._mask(q, grid), scale=self._scale)
 
     @property
@@ -250,16 +250,16 @@ class SelfAttention(nn.Module):
         return self._warmed(q), k, v
 
     def _project_read(self, x: Tensor, read: int) -> tuple[Tensor, Tensor, Tensor]:
-        """As `_project`, with the queries of the first `read` tokens alone."""
+        """Same as `_project`, with the queries of the first `read` tokens only."""
         (q,) = self._parts(x[:, :read], 0, 1)
         k, v = self._parts(x, 1, 3)
         return self._warmed(self.q_norm(q)), self.k_norm(k), v
 
     def _parts(self, x: Tensor, start: int, stop: int) -> tuple[Tensor, ...]:
-        """Queries (0), keys (1) and values (2), those from `start` to before `stop`."""
+        """Queries (0), keys (1) and values (2), from part `start` to before `stop`."""
         count = stop - start
         if count > 1 and only_products() and type(self.qkv) is nn.Linear:
-            # Other runtimes copy the parts out of one product; of three, each is there at once.
+            # Other runtimes copy the parts out of one fused product; three products need no copy.
             return tuple(self._parts(x, part, part + 1)[0] for part in range(start, stop))
         if count == 3:
             return self._in_heads(self.qkv(x), count)
@@ -278,7 +278,7 @@ class SelfAttention(nn.Module):
 
     @property
     def _queries_apart(self) -> bool:
-        """Whether the query of one token can be had without those of the others."""
+        """True if the query of one token can be computed without those of the others."""
         elsewhere = (self.pattern, self.rope, self.offsets)
         return type(self.qkv) is nn.Linear and all(part is None for part in elsewhere)
 
@@ -299,7 +299,7 @@ class SelfAttention(nn.Module):
         if self.offsets is not None:
             bias = self._relative_scores(q, grid)
         elif self.offset_bias is not None:
-            # Of the queries that are asked for, in the precision in which they are computed.
+            # For the requested queries only, in the precision in which they are computed.
             bias = self.offset_bias(grid, self.prefix)[None, :, : q.shape[2]].to(q.dtype)
         else:
             return mask

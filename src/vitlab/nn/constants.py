@@ -13,16 +13,16 @@ LIMIT = 64
 
 
 def constant(build: Callable[..., T]) -> Callable[..., T]:
-    """Remember what `build` returned for the same hashable arguments.
+    """Cache the results of `build` by its hashable arguments.
 
-    Parameters hold what is learned; these tensors follow from the configuration, so they are no
+    Parameters are learned; these tensors follow from the configuration and are therefore not
     buffers: a model built on `meta` needs nothing but its weights.
     """
     cache: OrderedDict[Any, T] = OrderedDict()
 
     @wraps(build)
     def cached(*args: Any) -> T:
-        # In an export, a tensor that is known already is a constant of the graph.
+        # During export, a tensor that is already computed becomes a constant of the graph.
         if torch.compiler.is_compiling() and not (torch.compiler.is_exporting() and args in cache):
             return build(*args)
         if args in cache:

@@ -12,7 +12,7 @@ from vitlab.nn.attention import SelfAttention
 from vitlab.nn.pool import halve
 from vitlab.nn.pos_embed import Added, add_position
 
-# Stochastic depth, arXiv:1603.09382: a whole residual branch left out for some images.
+# Stochastic depth, arXiv:1603.09382: a whole residual branch is dropped for some images.
 
 
 class DropPath(nn.Module):
@@ -49,7 +49,7 @@ class LayerScale(nn.Module):
 class EncoderBlock(nn.Module):
     """Attention, then MLP, each added to its input; LayerNorm before (paper) or after the sum.
 
-    With `branch_norm`, one more LayerNorm of what is added, whose factors start there.
+    With `branch_norm`, another LayerNorm on each branch, whose factors start at that value.
     """
 
     def __init__(
@@ -86,29 +86,29 @@ class EncoderBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "B N D"], grid: Grid, read: int | None = None
     ) -> Float[Tensor, "B M D"]:
-        """Every token, or the first `read` of them alone."""
+        """Output of every token, or of the first `read` tokens only."""
         y = self._attend(self.normed(x), grid, read)
         return self.finish(x if read is None else x[:, :read], y)
 
     def normed(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """What attention reads when `x` comes in."""
+        """Input of the attention layer for the block input `x`."""
         return self.norm1(x) if self.norm_first else x
 
     def finish(
         self, x: Float[Tensor, "B N D"], y: Float[Tensor, "B N D"]
     ) -> Float[Tensor, "B N D"]:
-        """The output of the block, from its input and what its attention makes of it."""
+        """Output of the block, from its input and its attention output."""
         return self.add_mlp(self.add_attention(x, y))
 
     def add_attention(
         self, x: Float[Tensor, "B N D"], y: Float[Tensor, "B N D"]
     ) -> Float[Tensor, "B N D"]:
-        """What the MLP's half of the block reads, from its input and what attention makes of it."""
+        """Input of the MLP half of the block, from the block's input and its attention output."""
         x = x + self._branch(y, self.scale1)
         return x if self.norm_first else self.norm1(x)
 
     def add_mlp(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """The MLP's half of the block."""
+        """Output of the MLP half of the block."""
         if self.norm_first:
             return x + self._branch(self.mlp(self.norm2(x)), self.scale2)
         return self.norm2(x + self._branch(self.mlp(x), self.scale2))
@@ -120,15 +120,15 @@ class EncoderBlock(nn.Module):
             return self.attention(x, grid)
         if isinstance(self.attention, SelfAttention):
             return self.attention(x, grid, read)
-        return self.attention(x, grid)[:, :read]  # somebody's own, which answers for all
+        return self.attention(x, grid)[:, :read]  # a custom attention, which computes all tokens
 
     def _branch(self, y: Float[Tensor, "B N D"], scale: nn.Module | None) -> Float[Tensor, "B N D"]:
-        """What is added to the residual path."""
+        """Contribution of a branch to the residual path."""
         y = y if scale is None else scale(y)
         return self.drop_path(y) if self.training else y
 
     def attention_weights(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B A N N"]:
-        """What this block's attention looks at when its input is `x`."""
+        """Attention weights of this block for the input `x`."""
         weights = cast(Callable[[Tensor, Grid], Tensor], self.attention.weights)
         return weights(self.normed(x), grid)
 
@@ -147,14 +147,14 @@ class Encoder(nn.Module):
         pool_after: int | None = None,
         prefix: int = 0,
     ) -> None:
-        """After `pool_after` blocks, each 2x2 patches behind the `prefix` become one."""
+        """After `pool_after` blocks, each 2x2 patches behind the `prefix` are averaged into one."""
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
         self.pool_after = pool_after
         self.prefix = prefix
         self.recompute = False
-        """Keep only the input of each block, and compute the rest again in the backward pass."""
+        """Keep only the input of each block, and recompute the rest in the backward pass."""
 
     def forward(
         self,
@@ -165,7 +165,7 @@ class Encoder(nn.Module):
     ) -> Float[Tensor, "B M D"]:
         """`positions`, if any, are added to the input of each block.
 
-        With `read`, the first so many tokens: the last block computes no others.
+        With `read`, only the first `read` tokens are returned; the last block computes no others.
         """
         last = len(self.blocks) - 1
         for layer in range(len(self.blocks)):
@@ -180,9 +180,9 @@ class Encoder(nn.Module):
         layer: int,
         read: int | None = None,
     ) -> Float[Tensor, "B M D"]:
-        """The output of one block, for every token or the first `read`."""
+        """Output of one block, for every token or for the first `read` tokens."""
         if self.recompute and torch.is_grad_enabled():
-            # Random states are put back too: dropout leaves out the same numbers again.
+            # Random states are restored too, so that dropout drops the same values again.
             return checkpoint(self._step, x, grid, positions, layer, read, use_reentrant=False)
         return self._step(x, grid, positions, layer, read)
 
@@ -193,13 +193,13 @@ class Encoder(nn.Module):
         return self.blocks[layer](x, self.grid_at(layer, grid), read)
 
     def enter(self, x: Tensor, grid: Grid, positions: Sequence[Added], layer: int) -> Tensor:
-        """What a block sees of the tokens that the one before it gave."""
+        """Input of a block, from the output of the previous one."""
         if layer == self.pool_after:
             x = halve(x, grid, self.prefix)
         return add_position(x, positions[layer], self.grid_at(layer, grid)) if positions else x
 
     def grid_at(self, layer: int, grid: Grid) -> Grid:
-        """The grid of the patches that one block sees and gives."""
+        """Grid of the patches at the input and output of one block."""
         pooled = self.pool_after is not None and layer >= self.pool_after
         return (grid[0] // 2, grid[1] // 2) if pooled else grid
 
@@ -210,7 +210,7 @@ class Encoder(nn.Module):
         positions: Sequence[Added],
         layer: int,
     ) -> Float[Tensor, "B A M M"]:
-        """What the attention of one block looks at when `x` comes in."""
+        """Attention weights of one block for the encoder input `x`."""
         block = self.blocks[layer]
         assert isinstance(block, EncoderBlock)
         x = self.enter(x, grid, positions, layer)

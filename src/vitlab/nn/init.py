@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 POSITION_STD = 0.02
-# A normal cut at two deviations has this much less deviation than the one it was cut from.
+# Truncation at two deviations reduces the deviation of a normal by this factor.
 TRUNCATION = 0.87962566103423978
 
 
@@ -29,14 +29,14 @@ def lecun_normal_(weight: Tensor) -> None:
 
 
 def init_projection(layer: nn.Linear | nn.Conv2d) -> None:
-    """A patch projection, a convolution, or the hidden layer of the head."""
+    """Initialise a patch projection, a convolution, or the hidden layer of the head."""
     lecun_normal_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
 
 
 def init_attention(layer: nn.Linear, matrices: int = 1) -> None:
-    """A projection of attention; a fused one holds `matrices` that are drawn separately."""
+    """Initialise a projection of attention; the `matrices` of a fused one are drawn separately."""
     for matrix in layer.weight.detach().chunk(matrices):
         nn.init.xavier_uniform_(matrix)
     if layer.bias is not None:
@@ -44,18 +44,18 @@ def init_attention(layer: nn.Linear, matrices: int = 1) -> None:
 
 
 def init_mlp(layer: nn.Linear) -> None:
-    """A layer of the MLP block."""
+    """Initialise a layer of the MLP block."""
     nn.init.xavier_uniform_(layer.weight)
     nn.init.normal_(layer.bias, std=1e-6)
 
 
 def init_zero(layer: nn.Linear | nn.Conv2d) -> None:
-    """The head, in fine-tuning (paper, section 3.2) and before, and branches that begin silent."""
+    """Zero the layer: the head (paper, section 3.2) and branches that start as zero."""
     nn.init.zeros_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
 
 
 def position_table(*shape: int) -> nn.Parameter:
-    """A learned table of position embeddings."""
+    """Initialised table of learned position embeddings."""
     return nn.Parameter(torch.empty(shape).normal_(std=POSITION_STD))

@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 ADAPTED = re.compile(r"encoder\.blocks\.\d+\.(attention\.(qkv|proj)|mlp\.fc[12])")
-"""Layers that get an update of low rank."""
+"""Layers that get a low-rank update."""
 
 
 class LoraLinear(nn.Linear):
-    """x Wᵀ + b + scale (x Aᵀ) Bᵀ; B begins at zero, so nothing has changed yet."""
+    """x Wᵀ + b + scale (x Aᵀ) Bᵀ; B starts at zero, so that nothing changes at first."""
 
     def __init__(self, linear: nn.Linear, *, rank: int, scale: float) -> None:
         nn.Module.__init__(self)
@@ -32,7 +32,7 @@ class LoraLinear(nn.Linear):
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """The plain layer that computes the same."""
+        """Plain linear layer that computes the same function."""
         linear = nn.Linear(
             self.in_features, self.out_features, bias=self.bias is not None, device="meta"
         )
@@ -42,7 +42,7 @@ class LoraLinear(nn.Linear):
 
 
 def add_lora(model: nn.Module, *, rank: int, scale: float = 2.0) -> int:
-    """Give every large matrix of the encoder an update of low rank; tell how many got one."""
+    """Add a low-rank update to every large matrix of the encoder; return the number of updates."""
     names = [name for name, part in model.named_modules() if _adaptable(name, part)]
     for name in names:
         linear = cast(nn.Linear, model.get_submodule(name))
@@ -51,7 +51,7 @@ def add_lora(model: nn.Module, *, rank: int, scale: float = 2.0) -> int:
 
 
 def merge_lora(model: nn.Module) -> None:
-    """Make the updates part of the matrices: the model is of its plain kind again."""
+    """Merge the updates into the matrices, which restores plain linear layers."""
     adapted = [name for name, part in model.named_modules() if isinstance(part, LoraLinear)]
     for name in adapted:
         _replace(model, name, cast(LoraLinear, model.get_submodule(name)).merged())

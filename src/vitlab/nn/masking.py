@@ -1,4 +1,4 @@
-"""Hidden patches: which of them, the others alone, and all of them in their places again."""
+"""Masked patches: drawing them, selecting the others, and restoring the full sequence."""
 
 from dataclasses import dataclass
 
@@ -9,24 +9,24 @@ from torch import Tensor
 
 
 def hidden_count(patches: int, share: float) -> int:
-    """How many of an image's patches are hidden: never none, never all."""
+    """Number of hidden patches in an image: at least one, and never all."""
     return min(max(round(share * patches), 1), patches - 1)
 
 
 def random_order(images: int, patches: int, device: torch.device) -> Int[Tensor, "B N"]:
-    """The numbers of the patches, shuffled for each image by itself."""
+    """Indices of the patches, shuffled independently for each image."""
     return torch.rand(images, patches, device=device).argsort(dim=1)
 
 
 def take(x: Float[Tensor, "B N D"], places: Int[Tensor, "B M"]) -> Float[Tensor, "B M D"]:
-    """The rows at these places, in this order."""
+    """Rows at these places, in this order."""
     return x.gather(1, places[..., None].expand(-1, -1, x.shape[2]))
 
 
 def put_back(
     visible: Float[Tensor, "B V D"], filler: Float[Tensor, " D"], order: Int[Tensor, "B N"]
 ) -> Float[Tensor, "B N D"]:
-    """Rows that were taken at the first places of `order`, each at its place; else the filler."""
+    """Full sequence: visible rows at the first places of `order`, the filler everywhere else."""
     missing = order.shape[1] - visible.shape[1]
     fillers = filler.to(visible.dtype).expand(len(visible), missing, -1)
     return take(torch.cat([visible, fillers], dim=1), order.argsort(dim=1))
@@ -37,19 +37,19 @@ def put_back(
 
 @dataclass(frozen=True)
 class Corruption:
-    """What becomes of the patches of each image."""
+    """Assignment of masked, swapped and kept patches in each image."""
 
     chosen: Int[Tensor, "B M"]
-    """The corrupted patches: those that something is to be told of."""
+    """Corrupted patches: the targets of the prediction."""
     masked: Bool[Tensor, "B N"]
-    """Where the mask embedding stands."""
+    """True where the mask embedding is used."""
     source: Int[Tensor, "B N"]
-    """Whose embedding stands at each other place: its own, or that of another patch."""
+    """Index of the patch whose embedding is used at each other place: its own or another."""
 
     def apply(
         self, patches: Float[Tensor, "B N D"], mask: Float[Tensor, " D"]
     ) -> Float[Tensor, "B N D"]:
-        """The embeddings, corrupted."""
+        """Corrupted embeddings."""
         moved = take(patches, self.source)
         return torch.where(self.masked[..., None], mask.to(moved.dtype), moved)
 
@@ -63,7 +63,7 @@ def draw_corruption(
     swapped: float,
     device: torch.device,
 ) -> Corruption:
-    """`share` of each image's patches; of these, parts are masked and swapped, the rest is kept.
+    """Corrupt `share` of each image's patches: parts are masked and swapped, the rest is kept.
 
     A swapped patch gets the embedding of any other patch of its image.
     """
@@ -82,18 +82,18 @@ def draw_corruption(
 # The mean colour of a patch as a class: three bits for each channel, 512 colours of RGB.
 
 LEVELS = 8
-"""Of a channel: three bits."""
+"""Levels of a channel: three bits."""
 
 
 def colour_count(channels: int) -> int:
-    """How many colours there are."""
+    """Number of colour classes."""
     return LEVELS**channels
 
 
 def colour_classes(
     pixels: Float[Tensor, "B C H W"], patch_size: tuple[int, int]
 ) -> Int[Tensor, "B N"]:
-    """The class of each patch's mean colour, of values from 0 to 1; the first channel counts most.
+    """Class of each patch's mean colour, values from 0 to 1; the first channel counts most.
 
     Patches are in the order of tokens, row by row.
     """
@@ -104,7 +104,7 @@ def colour_classes(
 
 
 def colours_of(classes: Int[Tensor, "B N"], channels: int) -> Float[Tensor, "B N C"]:
-    """The colour in the middle of each class, from 0 to 1."""
+    """Centre colour of each class, from 0 to 1."""
     levels = classes[..., None] // _places(channels, classes.device) % LEVELS
     return (levels + 0.5) / LEVELS
 

@@ -1,4 +1,4 @@
-"""Token merging: alike patches become one token as they go (ToMe, arXiv:2210.09461, section 3)."""
+"""Token merging: similar patches are merged between blocks (ToMe, arXiv:2210.09461, section 3)."""
 
 from dataclasses import dataclass
 
@@ -11,41 +11,41 @@ from torch import Tensor
 from vitlab.machine.cores import only_products
 
 STEPS = 2**14
-"""Steps of likeness between 0 and 1; cosines that differ by less are alike, and go in order.
+"""Quantisation steps of the similarity between 0 and 1; closer cosines are ties, kept in order.
 
-Patches of one colour are exactly as like each other as their neighbours are, but for rounding,
-which is another in every runtime and batch.
+Patches of one colour are as similar to each other as their neighbours are, up to rounding, which
+differs between runtimes and batches.
 """
 
 
 @dataclass(frozen=True)
 class Merging:
-    """Which patches become one token: for each, the number of the token that it goes into."""
+    """Map from patches to merged tokens: the index of the target token for each patch."""
 
     into: Int[Tensor, "B P"]
     left: int
-    """Tokens that there are afterwards."""
+    """Number of tokens after merging."""
     direct: bool = True
-    """Whether it came of one matching: then the last tokens have every second patch from 0 on."""
+    """True after a single matching: then the last tokens are the even-indexed patches."""
 
     def sums(self, x: Float[Tensor, "B P D"]) -> Float[Tensor, "B M D"]:
-        """For each token, the sum over the patches that go into it."""
+        """Sum over the patches of each token."""
         if only_products():
             return self._sums_by_products(x)
         images, _, width = x.shape
         first = torch.arange(images, device=x.device) * self.left
         rows = (self.into + first[:, None]).flatten()
-        # Rows of one long table: many times faster than scattering along the second axis.
+        # Rows of one flat table: many times faster than scattering along the second axis.
         summed = x.new_zeros(images * self.left, width).index_add(0, rows, x.flatten(0, 1))
         return summed.unflatten(0, (images, self.left))
 
     def _sums_by_products(self, x: Float[Tensor, "B P D"]) -> Float[Tensor, "B M D"]:
-        """The same without adding to a row twice, which runtimes do in threads that may collide."""
+        """Same sums without adding to a row twice, which may race in threaded runtimes."""
         if not self.direct:
             return self._shares(self.into, 0, x.dtype) @ x
         others, movable = x[:, ::2], x[:, 1::2]
         stay = self.left - others.shape[1]
-        # Those that stay come first, in their order; then those that go.
+        # Tokens that are kept come first, in their order; then those that are merged.
         slots, order = self.into[:, 1::2].topk(movable.shape[1], largest=False)
         movable = movable.gather(1, order[..., None].expand(-1, -1, x.shape[2]))
         gone = self._shares(slots[:, stay:], stay, x.dtype) @ movable[:, stay:]
@@ -54,25 +54,25 @@ class Merging:
     def _shares(
         self, into: Int[Tensor, "B G"], first: int, dtype: torch.dtype
     ) -> Float[Tensor, "B T G"]:
-        """One where a patch goes into a token, for tokens from `first` on."""
+        """Indicator matrix: one where a patch belongs to a token, for tokens from `first` on."""
         tokens = torch.arange(first, self.left, device=into.device)
         return (into[:, None] == tokens[:, None]).to(dtype)
 
     def after(self, before: "Merging") -> "Merging":
-        """From the patches of `before` straight to the tokens of this one."""
+        """Composed map from the patches of `before` to the tokens of this merging."""
         return Merging(into=self.into.gather(1, before.into), left=self.left, direct=False)
 
 
 def match(keys: Float[Tensor, "B A P K"], count: int) -> Merging:
-    """Bipartite soft matching: the `count` patches most like one of the other half go into it.
+    """Bipartite soft matching: merge the `count` most similar pairs of patches.
 
-    Every second patch may go, into one of those between; at most all of these go. Likeness is the
-    cosine of the keys' mean over the heads, in whole `STEPS`; of equals, the first is taken. Those
-    that stay keep their order, before the others.
+    Each odd-indexed patch is matched to its most similar even-indexed patch; at most all of them
+    are merged. Similarity is the cosine of the keys' mean over the heads, quantised to `STEPS`;
+    ties go to the first. Patches that are kept stay in order, before the others.
     """
     key = F.normalize(keys.mean(dim=1), dim=-1)
     likeness = (key[:, 1::2] @ key[:, ::2].mT * STEPS).round()
-    best, target = likeness.max(dim=-1)  # [B, those that may go]
+    best, target = likeness.max(dim=-1)  # [B, candidates]
     goers = best.shape[1]
     count = min(count, goers)
     stay = goers - count
@@ -86,9 +86,9 @@ def match(keys: Float[Tensor, "B A P K"], count: int) -> Merging:
 
 
 def _rank(values: Float[Tensor, "B G"]) -> Int[Tensor, "B G"]:
-    """How many of the values of an image are larger, or equal and earlier: always an order.
+    """Rank of each value in its image: the number of values larger, or equal and earlier.
 
-    By comparing all with all, which any runtime can do, and the same way each time.
+    Computed by pairwise comparison, which every runtime supports and which is deterministic.
     """
     values = torch.where(values.isnan(), float("-inf"), values)
     mine, theirs = values[:, :, None], values[:, None]
@@ -99,21 +99,21 @@ def _rank(values: Float[Tensor, "B G"]) -> Int[Tensor, "B G"]:
 
 @dataclass(frozen=True)
 class Sized:
-    """Tokens of which each may stand for several patches; the first `prefix` stand for none."""
+    """Tokens that may each represent several patches; the first `prefix` represent none."""
 
     tokens: Float[Tensor, "B N D"]
     prefix: int
     sizes: Float[Tensor, "B M"] | None = None
-    """Patches in each token behind the prefix; None: one in each."""
+    """Number of patches in each token behind the prefix; None: one each."""
     merged: Merging | None = None
-    """From the patches at the beginning to these tokens; None: they are the same."""
+    """Map from the initial patches to these tokens; None: identity."""
 
     def replace(self, tokens: Float[Tensor, "B N D"]) -> "Sized":
-        """Other vectors for the same tokens."""
+        """Same tokens with other vectors."""
         return Sized(tokens, self.prefix, self.sizes, self.merged)
 
     def merge(self, keys: Float[Tensor, "B A N K"], count: int) -> "Sized":
-        """Up to `count` tokens fewer: what goes together is averaged, each by its size."""
+        """Merge up to `count` tokens; merged vectors are averaged, weighted by size."""
         patches = self.tokens[:, self.prefix :]
         if patches.shape[1] < 2:
             return self
@@ -129,19 +129,19 @@ class Sized:
         )
 
     def mean_of(self, rows: Float[Tensor, "P D"]) -> Float[Tensor, "B M D"]:
-        """For each token behind the prefix, the mean of what is given for each of its patches."""
+        """Mean of `rows` over the patches of each token behind the prefix."""
         assert self.merged is not None
         assert self.sizes is not None
         rows = rows.expand(self.tokens.shape[0], -1, -1)
         return self.merged.sums(rows) / self.sizes[..., None]
 
     def all_sizes(self) -> Float[Tensor, "B N"] | None:
-        """With a one for each token of the prefix; None: nothing was merged yet."""
+        """Sizes including a one for each prefix token; None: nothing was merged yet."""
         return None if self.sizes is None else F.pad(self.sizes, (self.prefix, 0), value=1.0)
 
 
 def proportional(sizes: Float[Tensor, "B N"] | None, queries: int) -> Tensor | None:
-    """What makes a token of s patches weigh as much as s tokens: log s, added to the scores."""
+    """Proportional attention: log s is added to the scores of a token of s patches."""
     if sizes is None:
         return None
     return rearrange(sizes.log(), "b n -> b 1 1 n").expand(-1, -1, queries, -1)

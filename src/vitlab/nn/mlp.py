@@ -14,7 +14,7 @@ from vitlab.nn.init import init_mlp
 
 
 class Mlp(nn.Module):
-    """Widen to `mlp_width`, bend, and return to `width`."""
+    """Linear layer to `mlp_width`, activation, and linear layer back to `width`."""
 
     def __init__(
         self,

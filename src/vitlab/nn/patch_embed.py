@@ -14,8 +14,8 @@ from vitlab.nn.init import init_projection
 class PatchEmbed(nn.Module):
     """Cut the image into patches and project each to `width`.
 
-    Flattening and projecting is a convolution whose stride is its kernel; with a norm before the
-    projection the patches are really flattened.
+    Flattening and projecting is a convolution whose stride is its kernel size; with a norm before
+    the projection the patches are flattened explicitly.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PatchEmbed(nn.Module):
 
 
 class ShiftedPatchEmbed(PatchEmbed):
-    """Shifted patch tokenization, arXiv:2112.13492: each patch sees half a patch further around."""
+    """Shifted patch tokenization, arXiv:2112.13492: patches reach half a patch further."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ def flatten_patches(
 def with_shifts(
     images: Float[Tensor, "B C H W"], patch_size: tuple[int, int]
 ) -> Float[Tensor, "B 5*C H W"]:
-    """The images and four copies moved diagonally by half a patch, zeros moving in."""
+    """Images and four copies shifted diagonally by half a patch, padded with zeros."""
     height, width = images.shape[-2:]
     down, right = patch_size[0] // 2, patch_size[1] // 2
     padded = F.pad(images, (right, right, down, down))

@@ -1,7 +1,7 @@
-"""Which tokens look at which: the sparse kinds of attention, and how to compute them cheaply.
+"""Sparse attention patterns, and their efficient computation.
 
-A pattern says for two patches, given by row and column, whether the first looks at the second;
-prefix tokens look at everything and are seen by everything.
+A pattern defines for two patches, given by row and column, whether the first attends to the second;
+prefix tokens attend to all tokens and are attended to by all.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Grid = tuple[int, int]
 
 @dataclass(frozen=True)
 class Sliding:
-    """Each patch sees the square neighbourhood of side `window` around it, cut at the borders."""
+    """Each patch attends to a square neighbourhood of side `window`, cut at the borders."""
 
     window: int
 
@@ -37,7 +37,7 @@ class Sliding:
 
 @dataclass(frozen=True)
 class Axial:
-    """Each patch sees its row or its column: one half of an axial block (appendix D.6)."""
+    """Each patch attends to its row or its column: one half of an axial block (appendix D.6)."""
 
     axis: Literal["row", "column"]
 
@@ -55,7 +55,7 @@ class Axial:
 class Sparse:
     """Strided attention of arXiv:1904.10509 in both directions along the raster order.
 
-    A patch sees half a stride before and after it, and every `stride`-th patch from it on.
+    A patch attends to half a stride before and after it, and to every `stride`-th patch from it on.
     """
 
     stride: int
@@ -72,15 +72,15 @@ class Sparse:
 
 @dataclass(frozen=True)
 class Others:
-    """Each token sees all others but not itself: the diagonal mask of LSA, arXiv:2112.13492."""
+    """Each token attends to all others, not itself: the diagonal mask of LSA, arXiv:2112.13492."""
 
 
 @runtime_checkable
 class PatchPattern(Protocol):
-    """Who looks at whom among the patches; hashable, for patterns of your own too."""
+    """Attention pattern among the patches; hashable, also for custom patterns."""
 
     def sees(self, grid: Grid) -> Bool[Tensor, "Q R"]:
-        """True where the patch of a row looks at the patch of a column."""
+        """True where the patch of a row attends to the patch of a column."""
         ...
 
     def groups(self, grid: Grid) -> list[Tensor]:
@@ -98,14 +98,14 @@ class Groups(NamedTuple):
     keys: Int[Tensor, "G N"]
     mask: Bool[Tensor, "G M N"]
     order: Int[Tensor, " P"]
-    """Where each patch stands in the flattened groups."""
+    """Index of each patch in the flattened groups."""
 
 
 @constant
 def pattern_mask(
     pattern: Pattern, grid: Grid, prefix: int, device: torch.device
 ) -> Bool[Tensor, "N N"]:
-    """True where the token of a row looks at the token of a column."""
+    """True where the token of a row attends to the token of a column."""
     tokens = prefix + grid[0] * grid[1]
     if isinstance(pattern, Others):
         return ~torch.eye(tokens, dtype=torch.bool, device=device)
@@ -118,7 +118,7 @@ def pattern_mask(
 def pattern_groups(
     pattern: Pattern, grid: Grid, prefix: int, device: torch.device
 ) -> Groups | None:
-    """How to compute a pattern by groups of queries, or None where the full matrix is cheaper."""
+    """Groups of queries for a pattern, or None where the full matrix is cheaper."""
     if isinstance(pattern, Others):
         return None
     cpu = torch.device("cpu")

@@ -44,11 +44,11 @@ class AttentionPool(nn.Module):
         return self.finish(self.attention(self.probes(tokens.shape[0]), tokens))
 
     def probes(self, images: int) -> Float[Tensor, "B 1 D"]:
-        """What attends, for each of so many images."""
+        """Learned queries, repeated for each image."""
         return self.probe.expand(images, -1, -1)
 
     def finish(self, x: Float[Tensor, "B 1 D"]) -> Float[Tensor, "B D"]:
-        """The vector of each image, from what attention read."""
+        """Pooled vector of each image, from the attention output."""
         return (x + self.mlp(self.norm(x)))[:, 0]
 
 

@@ -1,8 +1,8 @@
 """Position embeddings: the paper's (table 8, appendix D.4), sine-cosine, rotary, conditional ones.
 
-An additive position answers `position(grid)` with one row per token that has a position: first
-the prefix tokens that have an entry, then the patches, row by row. A conditional one has no table:
-what it adds depends on the tokens.
+An additive position returns from `position(grid)` one row per token that has a position: first the
+prefix tokens that have an entry, then the patches, row by row. A conditional one has no table: the
+added vector depends on the tokens.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ class SinCos2d(nn.Module):
 
 
 class Conditional(nn.Module):
-    """What the patches around a patch say about its place, arXiv:2102.10882.
+    """Conditional positions, computed from the neighbouring patches, arXiv:2102.10882.
 
     A depthwise 3x3 convolution whose zero padding marks the border. It starts at zero, so that a
     model begins as one without positions.
@@ -83,27 +83,27 @@ class Conditional(nn.Module):
         init_zero(self.conv)
 
     def forward(self, x: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B N D"]:
-        """The tokens with their positions; prefix tokens stay as they are."""
+        """Tokens with positions added; prefix tokens are unchanged."""
         patches = x[:, self.prefix :]
-        # A view, and the layout in which convolutions are fastest: channels last.
+        # A view in channels-last layout, in which convolutions are fastest.
         image = rearrange(patches, "b (h w) d -> b d h w", h=grid[0])
         patches = patches + rearrange(self.conv(image), "b d h w -> b (h w) d")
         return torch.cat([x[:, : self.prefix], patches], dim=1) if self.prefix else patches
 
 
 Added = Float[Tensor, "N D"] | Conditional
-"""What gives tokens their positions: a table to add, or a convolution of the tokens themselves."""
+"""Positions added to tokens: a table, or a convolution of the tokens."""
 
 
 def add_position(x: Float[Tensor, "B N D"], added: Added, grid: Grid) -> Float[Tensor, "B N D"]:
-    """The tokens with their positions."""
+    """Tokens with positions added."""
     return added(x, grid) if isinstance(added, Conditional) else x + added
 
 
 class Rope(nn.Module):
-    """Rotary positions in two dimensions: half of a head turns with the column, half with the row.
+    """Rotary positions in two dimensions: half of a head by column, half by row.
 
-    arXiv:2104.09864, axial as in arXiv:2403.13298; prefix tokens are not turned.
+    arXiv:2104.09864, axial as in arXiv:2403.13298; prefix tokens are not rotated.
     """
 
     def __init__(self, head_width: int, *, grid: Grid, theta: float) -> None:
@@ -119,7 +119,7 @@ class Rope(nn.Module):
         prefix: int,
         places: Places | None = None,
     ) -> Float[Tensor, "B A N K"]:
-        """The tokens turned by their place on the grid, or by `places` in patches of its grid."""
+        """Tokens rotated by their place on the grid, or by `places` in patches of its grid."""
         if places is None:
             cos, sin = rotations(self.head_width, self.theta, grid, self.grid, x.device, x.dtype)
         else:
@@ -149,7 +149,7 @@ def rotations(
     device: torch.device,
     dtype: torch.dtype,
 ) -> tuple[Float[Tensor, "N K2"], Float[Tensor, "N K2"]]:
-    """Cosine and sine of the angle of every pair of a head's numbers, patch by patch."""
+    """Cosine and sine of the rotation angle of every pair of channels of a head, per patch."""
     turns = angles(coordinates(grid, over), head_width, theta)
     return turns.cos().to(device, dtype), turns.sin().to(device, dtype)
 
@@ -157,7 +157,7 @@ def rotations(
 def angles(
     lines: Sequence[Float[Tensor, "*P"]], head_width: int, theta: float
 ) -> Float[Tensor, "*P K2"]:
-    """How far each pair of a head's numbers is turned, half of them by columns, half by rows."""
+    """Rotation angle of each pair of channels of a head, half by column, half by row."""
     device = lines[0].device
     exact = torch.float32 if device.type == "mps" else torch.float64  # which Apple's GPUs lack
     steps = torch.arange(head_width // 4, dtype=exact, device=device)

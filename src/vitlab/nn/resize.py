@@ -33,7 +33,7 @@ def resize_offsets(table: Float[Tensor, "O K"], length: int) -> Float[Tensor, "O
 
 
 def _double(table: Tensor) -> Tensor:
-    """In float64, which Apple's GPUs do not have."""
+    """Convert to float64, which Apple's GPUs do not support."""
     return (table.cpu() if table.device.type == "mps" else table).double()
 
 

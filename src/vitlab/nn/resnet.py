@@ -43,7 +43,7 @@ class StdConv2d(nn.Conv2d):
         lecun_normal_(self.weight)
 
     def standardised(self) -> Float[Tensor, "O I P P"]:
-        """The filters that the convolution applies."""
+        """Standardised filters, as used by the convolution."""
         variance, mean = torch.var_mean(self.weight, dim=(1, 2, 3), correction=0, keepdim=True)
         if self.eps_at == "std":
             return (self.weight - mean) / (variance.sqrt() + self.eps)
@@ -64,14 +64,14 @@ def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
 def same_pad(
     x: Float[Tensor, "B C H W"], kernel: int, stride: int, *, value: float
 ) -> Float[Tensor, "B C h w"]:
-    """`x` with the border that XLA's SAME padding gives a square window."""
+    """Pad `x` as XLA's SAME padding does for a square window."""
     height, width = x.shape[-2:]
     border = (*same_padding(width, kernel, stride), *same_padding(height, kernel, stride))
     return F.pad(x, border, value=value) if any(border) else x
 
 
 def same_max_pool(x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C h w"]:
-    """The maximum over 3x3 windows at stride 2, the border left out."""
+    """Maximum over 3x3 windows at stride 2, without the border."""
     return F.max_pool2d(same_pad(x, 3, 2, value=-math.inf), 3, 2)
 
 

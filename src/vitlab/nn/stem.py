@@ -68,7 +68,7 @@ class ConvEmbed(nn.Module):
         self.norm_after = nn.LayerNorm(width, eps=norm_eps) if norm_after else None
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B h w D"]:
-        # The layout in which convolutions are fastest, and that of the tokens already.
+        # Channels last: the fastest layout for convolutions, and already that of the tokens.
         x = images.contiguous(memory_format=torch.channels_last)
         for step in self.convs:
             x = step(x)
@@ -79,7 +79,7 @@ class ConvEmbed(nn.Module):
 class ConvStep(nn.Module):
     """Convolution, norm, activation, and the max-pool that takes the stride in CCT.
 
-    A pool `before` norm and activation has windows that do not overlap, and leaves less to do.
+    A pool `before` norm and activation has windows that do not overlap, and reduces their cost.
     """
 
     def __init__(
