@@ -1,4 +1,4 @@
-"""From a name or a configuration to a model."""
+"""Build a model from a name or a configuration."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ MODELS: dict[type[ModelConfig], type[nn.Module]] = {
 
 
 def configure(config: str | ModelConfig, **changes: Any) -> ModelConfig:
-    """The configuration of a name, with some fields changed."""
+    """Configuration of a named model, with some fields changed."""
     base = variant(config) if isinstance(config, str) else config
     return from_dict(type(base), {**to_dict(base), **changes}) if changes else base
 
 
 def create_model(config: str | ModelConfig, **changes: Any) -> nn.Module:
-    """A model with fresh weights."""
+    """Build a model with freshly initialised weights."""
     config = configure(config, **changes)
     return MODELS[type(config)](config)

@@ -34,7 +34,7 @@ class TutorialCNN(nn.Module):
         return self.classify_map(self.feature_map(images))
 
     def feature_map(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        """The last features that still lie where they were found."""
+        """Last feature map that still has spatial axes."""
         _check_channels(images, self.config.channels)
         if tuple(images.shape[2:]) != pair(self.config.image_size):
             raise InputError(
@@ -45,13 +45,13 @@ class TutorialCNN(nn.Module):
         return F.relu(self.conv2(x))
 
     def pool_map(self, x: Float[Tensor, "B D h w"]) -> Float[Tensor, "B R"]:
-        """What the head reads of such features."""
+        """Input of the head, from such a feature map."""
         x = F.max_pool2d(x, 2)
         x = F.relu(self.fc1(x.flatten(1)))
         return F.relu(self.fc2(x))
 
     def classify_map(self, x: Float[Tensor, "B D h w"]) -> Float[Tensor, "B E"]:
-        """What follows from such features."""
+        """Logits, from such a feature map."""
         return self.head(self.pool_map(x))
 
 
@@ -81,17 +81,17 @@ class ResNet(nn.Module):
         return self.classify_map(self.feature_map(images))
 
     def feature_map(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        """The last features that still lie where they were found."""
+        """Last feature map that still has spatial axes."""
         _check_channels(images, self.config.channels)
         x = self.stages(self.root(images))
         return F.relu(self.norm(x)) if self.config.family == "bit" else x
 
     def pool_map(self, x: Float[Tensor, "B D h w"]) -> Float[Tensor, "B D"]:
-        """What the head reads of such features."""
+        """Input of the head, from such a feature map."""
         return x.mean(dim=(2, 3))
 
     def classify_map(self, x: Float[Tensor, "B D h w"]) -> Float[Tensor, "B E"]:
-        """What follows from such features."""
+        """Logits, from such a feature map."""
         return self.head(self.pool_map(x))
 
     def _initialise(self) -> None:
@@ -117,7 +117,7 @@ class CifarRoot(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around which the input, or its projection, is added."""
+    """Residual block of two 3x3 convolutions; the input, or its projection, is added."""
 
     def __init__(self, channels: int, width: int, *, stride: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class BasicBlock(nn.Module):
 
 
 class BiTRoot(nn.Module):
-    """BiT's first convolution and pool, without norm: the blocks bring their own."""
+    """BiT's first convolution and pool, without norm: the blocks have their own."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class BiTRoot(nn.Module):
 
 
 def _framed(x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C h w"]:
-    """`x` in a frame of zeros.
+    """`x` padded with zeros on every side.
 
     Not by `F.pad`: ONNX Runtime (1.31) merges a Pad into the pool behind it, whose border is -inf.
     """

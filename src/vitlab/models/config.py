@@ -9,9 +9,9 @@ from vitlab.registry import ATTENTIONS, POSITIONS, STEMS
 
 Size = int | tuple[int, int]
 MOST_WEIGHTS = 1 << 40
-"""Numbers of the patch projection, at most."""
+"""Maximum number of weights in the patch projection."""
 DEEPEST, WIDEST, LARGEST_SIDE = 1000, 1 << 20, 1 << 16
-"""Most blocks, channels of a layer, and pixels of a side: a model beyond them is a mistake."""
+"""Maximum number of blocks, channels of a layer, and pixels of a side; more is a mistake."""
 IN_ATTENTION = ("relative", "relative_bias", "rope")
 """Positions that act on queries, keys or scores; all others are added to the tokens."""
 
@@ -23,7 +23,7 @@ def pair(size: Size) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViTConfig:
-    """Everything that decides a ViT's shape, and nothing about how it is trained."""
+    """Every setting of a ViT's architecture, and none of its training."""
 
     width: int
     depth: int
@@ -65,11 +65,11 @@ class ViTConfig:
     """`none learned1d learned2d sincos2d conditional relative relative_bias rope` or your own."""
     position_at: Literal["stem", "every_layer", "shared_layers"] = "stem"
     position_prefix: Literal["cls", "all", "none"] = "cls"
-    """Which prefix tokens have an entry in a learned table: DINOv2 cls, timm all, DeiT-III none."""
+    """Prefix tokens with an entry in a learned table: DINOv2 cls, timm all, DeiT-III none."""
     position_grid: tuple[int, int] | None = None
     """Grid over which sincos2d and rope spread their coordinates; None: that of `image_size`."""
     position_resize: Literal["bicubic", "zoom"] = "bicubic"
-    """How a table meets another grid: antialiased bicubic, or the original's order-1 zoom."""
+    """Resampling of a table to a new grid: antialiased bicubic, or the original's order-1 zoom."""
     rope_theta: float = 100.0
     relative_local: float = 0.0
     """`relative_bias` starts at minus this times the squared distance to a neighbour per head."""
@@ -115,8 +115,9 @@ class ViTConfig:
     dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.0
-    """Stochastic depth: probability at the last block, growing linearly from 0 at the first, and so
-    none of a single one."""
+    """Stochastic depth: probability at the last block, growing linearly from 0 at the first, and
+    therefore 0 in a single block.
+    """
 
     def __post_init__(self) -> None:
         _check_numbers(self)
@@ -129,7 +130,7 @@ class ViTConfig:
 
     @property
     def blocks(self) -> int:
-        """Blocks and convolutions, each of which has tensors of its own."""
+        """Number of blocks and convolutions, each with its own tensors."""
         stem = {"resnet": sum(self.resnet_layers), "conv": len(self.conv_strides)}
         return self.depth + stem.get(self.stem, 0)
 
@@ -144,7 +145,7 @@ class ViTConfig:
         return self.grid_for(self.image_size)
 
     def grid_for(self, image_size: Size) -> tuple[int, int]:
-        """Rows and columns of patches that an image of `image_size` gives."""
+        """Rows and columns of patches of an image of `image_size`."""
         feature_map = pair(image_size)
         if self.stem == "resnet":
             feature_map = resnet_map(feature_map, len(self.resnet_layers))
@@ -165,7 +166,7 @@ class ViTConfig:
         return rows, columns
 
     def grid_at(self, layer: int) -> tuple[int, int]:
-        """Rows and columns of patches that block `layer` sees."""
+        """Rows and columns of patches at block `layer`."""
         rows, columns = self.grid
         pooled = self.pool_after is not None and layer >= self.pool_after
         return (rows // 2, columns // 2) if pooled else (rows, columns)
@@ -187,13 +188,13 @@ class ViTConfig:
         return self.tokens_at(0)
 
     def tokens_at(self, layer: int) -> int:
-        """Length of the sequence that block `layer` sees."""
+        """Length of the sequence at block `layer`."""
         rows, columns = self.grid_at(layer)
         return self.prefix + rows * columns
 
     @property
     def representation(self) -> int:
-        """Width of what the last linear layer reads."""
+        """Input width of the last linear layer."""
         if self.head == "linear":
             return self.width
         return self.width if self.representation_size is None else self.representation_size
@@ -208,7 +209,7 @@ def resnet_map(size: tuple[int, int], stages: int) -> tuple[int, int]:
 
 
 def check_limits(**sizes: int) -> None:
-    """Raise for sizes that no model has: building it would take for ever, or overflow."""
+    """Raise for sizes beyond the limits: building them would take for ever, or overflow."""
     limits = {"depth": DEEPEST, "image_size": LARGEST_SIDE, "patch_size": LARGEST_SIDE}
     for name, size in sizes.items():
         if size > limits.get(name, WIDEST):

@@ -1,4 +1,4 @@
-"""What a model costs: parameters, and FLOPs of a forward pass at 2 per multiply-add."""
+"""Cost of a model: parameters, and FLOPs of a forward pass at 2 per multiply-add."""
 
 import copy
 import weakref
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class MetaMode(TorchDispatchMode):
-    """Remembers what meta kernels return: they are slow, and a transformer repeats its shapes."""
+    """Cache the results of meta kernels: they are slow, and a transformer repeats its shapes."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -50,7 +50,7 @@ class MetaMode(TorchDispatchMode):
 
 
 def meta_copy(model: nn.Module) -> nn.Module:
-    """The same modules over tensors without memory; tied tensors stay tied."""
+    """Copy of the modules over tensors without memory; tied tensors stay tied."""
     twins: dict[int, Any] = {}
     for module in model.modules():
         held = (*module._parameters.values(), *module._buffers.values(), *vars(module).values())
@@ -67,11 +67,11 @@ def dry_run(
     *,
     owned: bool = False,
 ) -> T:
-    """What `forward` returns for a copy of `model` in eval mode, and images, that hold no memory.
+    """Result of `forward` for a memory-free copy of `model` in eval mode, and memory-free images.
 
-    Gradients are on: without them a model may leave out what nothing reads. A model that looks at
-    values cannot run on the meta device: for it, `forward` is called again with a true copy.
-    `owned` says that `model` is on the meta device and nobody else's: it is not copied.
+    Gradients are on: without them a model may leave out unused results. A model that reads values
+    cannot run on the meta device: for it, `forward` is called again with a real copy. `owned` means
+    that `model` is on the meta device and used by no other code: it is not copied.
     """
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -141,7 +141,7 @@ aten = torch.ops.aten
 
 FORMULAS: dict[OpOverloadPacket, Callable[..., int]] = {
     **flop_registry,
-    # torch knows fused attention by its CUDA names only.
+    # torch counts fused attention under its CUDA names only.
     aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,
     aten._scaled_dot_product_fused_attention_overrideable: sdpa_flop,
 }
@@ -149,7 +149,7 @@ FORMULAS: dict[OpOverloadPacket, Callable[..., int]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What one image costs."""
+    """Cost of one image."""
 
     parameters: int
     flops: int
@@ -159,12 +159,12 @@ class Cost:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds: what others often print as FLOPs."""
+        """Multiply-adds, often printed as FLOPs elsewhere."""
         return self.flops // 2
 
 
 class FlopCounter(MetaMode):
-    """Hands the FLOPs of each operation to `record` while active."""
+    """Pass the FLOPs of each operation to `record` while active."""
 
     def __init__(self, record: Callable[[int], None]) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ def cost(model: str | ModelConfig | nn.Module) -> Cost:
 
 
 def without_memory(model: str | ModelConfig | nn.Module) -> tuple[nn.Module, bool]:
-    """The named or described model, built on the meta device, and whether it was built here."""
+    """Named or described model, built on the meta device, and whether it was built here."""
     if isinstance(model, nn.Module):
         return model, False
     with torch.device("meta"), MetaMode():
@@ -217,7 +217,7 @@ def image_shape(model: nn.Module) -> tuple[int, int, int]:
 
 
 def count_tokens(model: nn.Module, image_size: Sequence[int], layer: int = 0) -> int | None:
-    """Length of the sequence that a block sees for images of this size; None without any."""
+    """Sequence length at a block for images of this size; None for a model without tokens."""
     config = getattr(model, "config", None)
     if not isinstance(config, ViTConfig):
         return None
@@ -232,7 +232,7 @@ def _count(model: nn.Module, images: Tensor) -> int:
     return sum(counts)
 
 
-# How much memory a model takes for what it computes.
+# Memory of the intermediate results of a model.
 
 
 def largest_output(model: nn.Module) -> int:
@@ -255,7 +255,7 @@ def largest_output(model: nn.Module) -> int:
 
 
 def peak_bytes(model: nn.Module) -> int:
-    """Bytes of all that is in memory at once while one image is computed, the weights left out."""
+    """Peak bytes of intermediate results for one image, without the weights."""
     image = _blank(model)
     with torch.inference_mode(), PeakMemory() as memory:
         logits_of(model)(image)
@@ -263,29 +263,29 @@ def peak_bytes(model: nn.Module) -> int:
 
 
 class Footprint:
-    """What one image takes in a model, measured when it is first asked for."""
+    """Memory of one image in a model, measured on first use."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._form = _form(model)
 
     def is_of(self, model: nn.Module) -> bool:
-        """Whether this is the model that was measured, as it was then."""
+        """True if `model` is the measured model, unchanged."""
         return model is self._model and _form(model) == self._form
 
     @cached_property
     def largest_output(self) -> int:
-        """As the function of this name."""
+        """Same as the function of this name."""
         return largest_output(self._model)
 
     @cached_property
     def peak_bytes(self) -> int:
-        """As the function of this name."""
+        """Same as the function of this name."""
         return peak_bytes(self._model)
 
 
 def _form(model: nn.Module) -> tuple[Any, ...]:
-    """What decides the sizes of results: those of images and weights, their type and place."""
+    """Key of the sizes of results: sizes of images and weights, dtype and device."""
     weights = ((weight.shape, weight.dtype, weight.device) for weight in model.parameters())
     return (image_shape(model), *weights)
 
@@ -301,7 +301,7 @@ def _blank(model: nn.Module) -> Tensor:
 
 
 class PeakMemory(TorchDispatchMode):
-    """Counts the bytes of what operations made and nobody has let go of, and their peak."""
+    """Count the bytes of live results of operations, and their peak."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What an image is to a model, as numbers: pooled, class-token or patch features of any layer."""
+"""Feature extraction: pooled, class-token or patch features of any layer."""
 
 from typing import Any, Literal, get_args
 
@@ -13,10 +13,10 @@ Kind = Literal["pooled", "cls", "patches"]
 
 
 class Readout:
-    """Features of one kind and layer of a model; what it does not have is refused at once."""
+    """Features of one kind and layer of a model; unsupported requests raise at construction."""
 
     def __init__(self, model: nn.Module, *, kind: str = "pooled", layer: int | None = None) -> None:
-        """Without `layer`, what comes out of the last LayerNorm; with it, of a block before it."""
+        """Without `layer`, the output of the last LayerNorm; with it, of an earlier block."""
         if kind not in get_args(Kind):
             raise UnknownName("kind of features", kind, get_args(Kind))
         _check(model, kind, layer)
@@ -25,7 +25,7 @@ class Readout:
         self.layer = None if layer is None else layer_number(layer, _depth(model))
 
     def __call__(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
-        """One vector an image, or a grid of them."""
+        """One vector per image, or a grid of them."""
         if not isinstance(self.model, VisionTransformer):
             cnn: Any = self.model
             pooled: Tensor = cnn.pool_map(cnn.feature_map(images))

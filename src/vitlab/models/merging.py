@@ -1,7 +1,7 @@
-"""A Vision Transformer that merges tokens as it goes: the same weights, fewer tokens, less time.
+"""A Vision Transformer with token merging: the same weights, fewer tokens, less time.
 
-ToMe, arXiv:2210.09461: between the attention and the MLP of every block, the patches that are most
-alike become one token. The tokens before the patches are never merged.
+ToMe, arXiv:2210.09461: between the attention and the MLP of every block, the most similar patches
+are merged into one token. The tokens before the patches are never merged.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ Grid = tuple[int, int]
 
 
 class MergingTransformer(nn.Module):
-    """A model with up to `merge_tokens` tokens fewer after each block; made by `merging`."""
+    """Model with up to `merge_tokens` fewer tokens after each block; created by `merging`."""
 
     def __init__(self, model: VisionTransformer, merge_tokens: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class MergingTransformer(nn.Module):
         self.train(model.training)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
-        """Logits, from the tokens that are left."""
+        """Logits, from the remaining tokens."""
         x, grid, positions = self.model.embed(images)
         tokens = Sized(x, self.config.prefix)
         for layer in range(self.config.depth):
@@ -43,7 +43,7 @@ class MergingTransformer(nn.Module):
         return self.model.classify(self.model.pooled_norm(self._pool(tokens)))
 
     def _block(self, now: Sized, grid: Grid, positions: Sequence[Added], layer: int) -> Sized:
-        """Attention, then merging, then the MLP; the last block computes what the head reads."""
+        """Attention, merging, then the MLP; the last block computes only what the head reads."""
         encoder = self.model.encoder
         block = cast(EncoderBlock, encoder.blocks[layer])
         attention = cast(SelfAttention, block.attention)
@@ -52,7 +52,7 @@ class MergingTransformer(nn.Module):
         places = self._places(now, attention, grid)
         q, k, v = attention.project(block.normed(now.tokens), grid, read, places)
         mixed = attention.mix_sized(q if read is None else q[:, :, :read], k, v, now.all_sizes())
-        if read is not None:  # no patch is read any more: merging would change nothing
+        if read is not None:  # patches are not read any more: merging has no effect
             return now.replace(block.finish(now.tokens[:, :read], attention.join(mixed)))
         now = now.replace(block.add_attention(now.tokens, attention.join(mixed)))
         if layer >= (encoder.pool_after or 0):  # before, the grid must stay whole
@@ -60,7 +60,7 @@ class MergingTransformer(nn.Module):
         return now.replace(block.add_mlp(now.tokens))
 
     def _enter(self, now: Sized, grid: Grid, positions: Sequence[Added], layer: int) -> Sized:
-        """What a block sees: a merged token has the mean of its patches' positions."""
+        """Input of a block: a merged token has the mean of its patches' positions."""
         if now.merged is None or not positions:
             return now.replace(self.model.encoder.enter(now.tokens, grid, positions, layer))
         table = cast(Tensor, positions[layer])
@@ -69,14 +69,14 @@ class MergingTransformer(nn.Module):
         return now.replace(now.tokens + added)
 
     def _places(self, now: Sized, attention: SelfAttention, grid: Grid) -> Places | None:
-        """Where merged tokens are, for rotary positions: at the mean place of their patches."""
+        """Positions of merged tokens, for rotary positions: the mean place of their patches."""
         if attention.rope is None or now.merged is None:
             return None
         lines = torch.stack(coordinates(grid, attention.rope.grid), dim=1)
         return now.mean_of(lines.to(now.tokens.device, now.tokens.dtype))
 
     def _pool(self, now: Sized) -> Float[Tensor, "B D"]:
-        """What the head reads, where each token counts as often as it has patches."""
+        """Input of the head, with each token weighted by its number of patches."""
         pool, sizes = self.model.pool, now.all_sizes()
         if sizes is None or isinstance(pool, ClassToken):
             return pool(now.tokens)
@@ -92,9 +92,9 @@ class MergingTransformer(nn.Module):
 
 
 def merging(model: nn.Module, merge_tokens: int) -> nn.Module:
-    """The model with so many tokens fewer after each block; with 0, the model itself.
+    """Model with `merge_tokens` fewer tokens after each block; with 0, the model itself.
 
-    A model whose patches cannot be merged is refused.
+    Raises for a model whose patches cannot be merged.
     """
     if merge_tokens < 0:
         raise InputError(f"merge_tokens {merge_tokens}; valid: 0 (none) or more")
@@ -110,7 +110,7 @@ def merging(model: nn.Module, merge_tokens: int) -> nn.Module:
 
 
 def why_not(model: Any) -> str | None:
-    """What keeps the patches of this model from being merged; None: nothing does."""
+    """Reason why the patches of this model cannot be merged; None: they can."""
     ours = isinstance(model, VisionTransformer)
     if not ours or type(model).forward is not VisionTransformer.forward:
         return f"a {type(model).__name__} has no tokens that could be merged"
@@ -130,19 +130,19 @@ def why_not(model: Any) -> str | None:
 
 
 def unmerged(model: nn.Module) -> tuple[nn.Module, int]:
-    """The model without merging, and how many tokens it merges in each block."""
+    """Model without merging, and the number of tokens it merges in each block."""
     if isinstance(model, MergingTransformer):
         return model.model, model.merge_tokens
     return model, 0
 
 
 def merged_tokens(model: nn.Module) -> int:
-    """Tokens that a model merges in each block."""
+    """Number of tokens that a model merges in each block."""
     return unmerged(model)[1]
 
 
 def check_unmerged(model: nn.Module, wanted: str) -> None:
-    """Refuse a model that merges tokens for what needs each of them."""
+    """Raise for a model that merges tokens where every token is needed."""
     if isinstance(model, MergingTransformer):
         raise InputError(
             f"{wanted} of a model that merges tokens (merge_tokens {model.merge_tokens}); "

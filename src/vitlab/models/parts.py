@@ -1,8 +1,8 @@
-"""From a `ViTConfig` to the parts of `vitlab.nn`: what the names in the registries stand for.
+"""Parts of `vitlab.nn` for a `ViTConfig`: the implementations of the registered names.
 
-A stem turns images [B, C, H, W] into a grid of tokens [B, h, w, D]. A position answers
-`position(grid)` with a table to add, prefix entries first, or is a `Conditional`. An attention kind
-gives a module with `forward(x, grid)` and `weights(x, grid)`.
+A stem turns images [B, C, H, W] into a grid of tokens [B, h, w, D]. A position returns from
+`position(grid)` a table to add, prefix entries first, or is a `Conditional`. An attention kind
+returns a module with `forward(x, grid)` and `weights(x, grid)`.
 """
 
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def conv_stem(config: ViTConfig) -> nn.Module:
 
 
 def no_position(config: ViTConfig) -> None:
-    """Nothing is added to the tokens (relative and rotary ones act inside attention)."""
+    """No added positions (relative and rotary positions act inside attention)."""
 
 
 def learned1d_position(config: ViTConfig) -> nn.Module:
@@ -109,7 +109,7 @@ def conditional_position(config: ViTConfig) -> nn.Module:
 
 
 def build_positions(config: ViTConfig) -> nn.ModuleList:
-    """What is added: none, one (at the stem or shared), or one per layer."""
+    """Added positions: none, one (at the stem or shared), or one per layer."""
     factory: Callable[[ViTConfig], nn.Module | None] = POSITIONS[config.position]
     count = config.depth if config.position_at == "every_layer" else 1
     tables = [factory(config) for _ in range(count)]
@@ -123,9 +123,9 @@ def self_attention(
     layer: int = 0,
     learned_temperature: bool = False,
 ) -> SelfAttention:
-    """The encoder's attention, looking where `pattern` says; for kinds of your own, too.
+    """Encoder attention restricted to `pattern`; also for custom kinds.
 
-    Relative positions are made for the grid that block `layer` sees.
+    Relative positions are created for the grid at block `layer`.
     """
     rope = Rope(config.key_width, grid=config.position_grid or config.grid, theta=config.rope_theta)
     biased = config.position == "relative_bias"
@@ -211,7 +211,7 @@ def last_norm(config: ViTConfig) -> nn.LayerNorm:
 
 
 def silence(block: EncoderBlock) -> None:
-    """Let both branches of a block begin with nothing to add."""
+    """Set both branches of a block to zero."""
     last = getattr(block.attention, "proj", None)
     if not isinstance(last, nn.Linear):
         raise ConfigError(

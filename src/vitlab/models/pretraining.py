@@ -1,4 +1,4 @@
-"""What every objective without labels is to the trainer: a model whose output is its loss."""
+"""Self-supervised objectives: models whose output is the training loss."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
@@ -31,20 +31,20 @@ from vitlab.nn.pos_embed import sincos_table
 
 
 class Told(NamedTuple):
-    """What a model tells of hidden patches, image by image."""
+    """Prediction of hidden patches, per image."""
 
     loss: Float[Tensor, " B"]
     told: Float[Tensor, " B"]
-    """How much of what was asked was told."""
+    """Correctly predicted part of the targets, in the units of `asked`."""
     asked: Float[Tensor, " B"]
 
 
 class Objective(nn.Module, ABC):
-    """A Vision Transformer and what it learns by; hidden patches are drawn by torch's generator."""
+    """A Vision Transformer with its objective; hidden patches are drawn by torch's generator."""
 
     name: ClassVar[str]
     score: ClassVar[str]
-    """What the told part of what was asked is called."""
+    """Name of the score, `told` / `asked`."""
 
     def __init__(self, vit: VisionTransformer) -> None:
         super().__init__()
@@ -52,26 +52,26 @@ class Objective(nn.Module, ABC):
         self.config = vit.config
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, " B"]:
-        """The loss of each image: the mean over its hidden patches, of which all have as many."""
+        """Loss of each image: the mean over its hidden patches; every image hides as many."""
         return self.tell(images).loss
 
     @abstractmethod
     def tell(self, images: Float[Tensor, "B C H W"]) -> Told:
-        """The loss, and how much was told."""
+        """Loss and score of each image."""
 
     @abstractmethod
     def show(self, images: Float[Tensor, "B C H W"]) -> dict[str, Float[Tensor, "B C H W"]]:
-        """Pictures in the values of the images: `seen` by the model, and `told` by it."""
+        """Images in the input's value range: `seen` by the model, and `told`, its prediction."""
 
 
 # Masked patch prediction: arXiv:2010.11929, appendix B.1.2.
 #
-# Half of the patch embeddings are corrupted; the mean colour of each of these is to be told from
-# the output at its place.
+# Half of the patch embeddings are corrupted; the mean colour of each of these is predicted from the
+# output at its place.
 
 
 class MaskedPatch(Objective):
-    """The mean colours of corrupted patches, by a linear layer on their tokens."""
+    """Predict the mean colours of corrupted patches with a linear layer on their tokens."""
 
     name = "masked-patch"
     score = "accuracy"
@@ -88,7 +88,7 @@ class MaskedPatch(Objective):
         mean: tuple[float, ...],
         std: tuple[float, ...],
     ) -> None:
-        """`mean` and `std` are what images were normalised with."""
+        """`mean` and `std` are those of the images' normalisation."""
         super().__init__(vit)
         self.mask, self.replaced, self.swapped = mask, replaced, swapped
         self.patch_size = pair(vit.config.patch_size)
@@ -112,7 +112,7 @@ class MaskedPatch(Objective):
         )
 
     def show(self, images: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
-        """What stands where a patch was corrupted: nothing, another patch, told and true colour."""
+        """Content of corrupted patches: nothing, another patch, predicted and true colour."""
         patches, corruption = self._draw(images)
         told = self._logits(patches, corruption).argmax(dim=-1)
         true = self._classes(images).gather(1, corruption.chosen)
@@ -154,7 +154,7 @@ class MaskedPatch(Objective):
         places: Int[Tensor, "B M"],
         classes: Int[Tensor, "B M"],
     ) -> Float[Tensor, "B C H W"]:
-        """The images with these patches in the colours of these classes."""
+        """Images with these patches painted in the colours of these classes."""
         colours = colours_of(classes, self.config.channels)
         colours = (colours - self.mean.flatten()) / self.std.flatten()
         side = self.patch_size[0] * self.patch_size[1]
@@ -177,18 +177,19 @@ def join_patches(
     return rearrange(pixels, "b (h w) (c ph pw) -> b c (h ph) (w pw)", h=rows, ph=ph, pw=pw)
 
 
-# A masked autoencoder, arXiv:2111.06377: most patches are left out, and drawn by a small decoder.
+# A masked autoencoder, arXiv:2111.06377: most patches are removed, and a small decoder predicts
+# them.
 #
-# The encoder sees the other patches alone, which is what makes it cheap.
+# The encoder processes only the remaining patches, which makes it cheap.
 
 FLAT = 1e-6
-"""Added to the variance of a patch, which may be of one colour."""
+"""Added to the variance of a patch, which is zero for a single colour."""
 MLP = 4
-"""Times the decoder's width: its MLP."""
+"""MLP width of the decoder, as a multiple of its width."""
 
 
 class MaskedAutoencoder(Objective):
-    """The pixels of left-out patches, each normalised by itself, from those that were kept."""
+    """Predict the pixels of removed patches, each normalised by itself, from the visible ones."""
 
     name = "mae"
     score = "r2"
@@ -235,7 +236,7 @@ class MaskedAutoencoder(Objective):
         )
 
     def show(self, images: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
-        """The kept patches, and those with the drawn ones in the mean and contrast of the truth."""
+        """Visible patches alone, and with predictions in the true mean and contrast."""
         order, visible = self._draw(images)
         drawn = self.decode(self.encode(images, order[:, :visible]), order, self._grid(images))
         pixels = self._targets(images)
@@ -252,7 +253,7 @@ class MaskedAutoencoder(Objective):
     def encode(
         self, images: Float[Tensor, "B C H W"], kept: Int[Tensor, "B V"]
     ) -> Float[Tensor, "B T D"]:
-        """The encoder's output for the prefix tokens and these patches, which know their places."""
+        """Encoder output of the prefix tokens and these patches, with their positions."""
         prefix = self.config.prefix
         x, grid, _ = self.vit.place(self.vit.patches(images))
         x = torch.cat([x[:, :prefix], take(x[:, prefix:], kept)], dim=1)
@@ -261,7 +262,7 @@ class MaskedAutoencoder(Objective):
     def decode(
         self, tokens: Float[Tensor, "B T D"], order: Int[Tensor, "B N"], grid: tuple[int, int]
     ) -> Float[Tensor, "B M F"]:
-        """The pixels of the patches that have no token, in the order in which they were hidden."""
+        """Pixels of the patches without a token, in the order in which they were hidden."""
         prefix = self.config.prefix
         x = self.enter(tokens)
         places = sincos_table(x.shape[2], grid, grid).to(x.device, x.dtype)
@@ -270,7 +271,7 @@ class MaskedAutoencoder(Objective):
         return self.pixels(take(x[:, prefix:], order[:, tokens.shape[1] - prefix :]))
 
     def _draw(self, images: Tensor) -> tuple[Int[Tensor, "B N"], int]:
-        """The patches of each image in a random order, and how many of the first ones are kept."""
+        """Random order of the patches of each image, and the number of first ones that are kept."""
         rows, columns = self._grid(images)
         patches = rows * columns
         order = random_order(len(images), patches, images.device)
@@ -292,7 +293,7 @@ def statistics(
 
 
 def normalised(pixels: Float[Tensor, "B N F"]) -> Float[Tensor, "B N F"]:
-    """Each patch less its mean, by its deviation."""
+    """Each patch minus its mean, divided by its deviation."""
     mean, deviation = statistics(pixels)
     return (pixels - mean) / deviation
 

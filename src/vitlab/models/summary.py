@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A module, or a parameter that a module with children holds itself."""
+    """A module, or a parameter held directly by a module with children."""
 
     path: str
     """Dotted name; empty for the model."""
@@ -26,37 +26,37 @@ class Row:
     output_shape: Shape | None
     """None where the module was never called as a whole."""
     parameters: int
-    """Of this row and of what is not shown under it: the column sums to the total."""
+    """Parameters of this row and of the rows hidden below it: the column sums to the total."""
     flops: int
-    """For the whole batch, summing to the total in the same way."""
+    """FLOPs of the whole batch, summing to the total in the same way."""
 
     @property
     def depth(self) -> int:
-        """Steps from the model."""
+        """Depth below the model."""
         return self.path.count(".") + 1 if self.path else 0
 
     @property
     def name(self) -> str:
-        """What the parent calls it."""
+        """Name within the parent."""
         return self.path.rpartition(".")[2]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """What `summary` found; `str` of it is the table."""
+    """Result of `summary`; `str` of it is the table."""
 
     rows: tuple[Row, ...]
     input_size: Shape
     parameters: int
     trainable: int
     flops: int
-    """For the whole batch."""
+    """FLOPs of the whole batch."""
     encoder_flops: int | None
-    """Of those, what the blocks of the encoder compute; None for a model that has none."""
+    """FLOPs of the encoder's blocks; None for a model without an encoder."""
     tokens: int | None
     """Length of the sequence that enters the encoder; None for a model that has none."""
     last_tokens: int | None
-    """Length of the one that leaves it."""
+    """Length of the sequence that leaves the encoder."""
     input_bytes: int
     parameter_bytes: int
 
@@ -67,12 +67,12 @@ class Summary:
 
     @property
     def flops_per_image(self) -> int:
-        """FLOPs of the batch, shared out."""
+        """FLOPs of the batch, divided by its size."""
         return self.flops // self.input_size[0]
 
     @property
     def macs_per_image(self) -> int:
-        """Multiply-adds of the batch, shared out."""
+        """Multiply-adds of the batch, divided by its size."""
         return self.flops_per_image // 2
 
     @property
@@ -83,7 +83,7 @@ class Summary:
         return self.encoder_flops / self.flops
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON-able values."""
+        """All values, as JSON-serialisable types."""
         derived = ("macs", "flops_per_image", "macs_per_image", "encoder_share")
         return {**to_dict(self), **{name: getattr(self, name) for name in derived}}
 
@@ -94,9 +94,9 @@ class Summary:
 def summary(
     model: str | ModelConfig | nn.Module, input_size: Sequence[int] | None = None, depth: int = 3
 ) -> Summary:
-    """The layers of a model, or of a variant's name or config, down to `depth` below it.
+    """Layers of a model, or of a variant's name or config, down to `depth` below it.
 
-    `input_size` is (batch, channels, height, width); None: one image as the model's config says.
+    `input_size` is (batch, channels, height, width); None: one image of the config's size.
     """
     model, owned = without_memory(model)
     size = (1, *image_shape(model)) if input_size is None else tuple(input_size)
@@ -122,7 +122,7 @@ def summary(
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """One forward pass: what each module returned, and computed outside of its children."""
+    """One forward pass: each module's output, and its FLOPs outside of its children."""
 
     input_bytes: int
     shapes: dict[str, Shape | None] = field(default_factory=dict)
@@ -174,7 +174,7 @@ def _shape(output: Any) -> Shape | None:
 
 
 def _rows(model: nn.Module, recording: _Recording, depth: int) -> tuple[Row, ...]:
-    """Rows in the order of the tree; what lies below `depth` is added to its ancestor there."""
+    """Rows in the order of the tree; modules below `depth` are added to their ancestor there."""
     types: dict[str, str] = {}
     parameters: defaultdict[str, int] = defaultdict(int)
     flops: defaultdict[str, int] = defaultdict(int)

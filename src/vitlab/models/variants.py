@@ -21,10 +21,10 @@ SIZES: dict[str, dict[str, Any]] = {
 """Table 1 of the paper; Ti and S as in the original's code."""
 
 PLAIN = {"ti": (16,), "s": (14, 16, 32), "b": (8, 14, 16, 32), "l": (14, 16, 32), "h": (14,)}
-"""Patch sizes of each size."""
+"""Patch sizes of each model size."""
 
-# The number is the reduction of the image, ResNet and patch together; R+Ti/16 really divides by 32,
-# because its root divides by 4 and its patches have 8 pixels a side.
+# The number is the total reduction of ResNet and patch; R+Ti/16 actually divides by 32, because its
+# root divides by 4 and its patches have 8 pixels a side.
 HYBRIDS: dict[str, dict[str, Any]] = {
     "r_ti16": {"patch_size": 8, "resnet_layers": ()},
     "r26_s32": {"patch_size": 1, "resnet_layers": (2, 2, 2, 2)},
@@ -36,7 +36,7 @@ HYBRIDS: dict[str, dict[str, Any]] = {
 }
 
 CIFAR: dict[str, Any] = {"image_size": 32, "patch_size": 4, "classes": 10}
-"""What the models for 32x32 images have in common."""
+"""Shared settings of the models for 32x32 images."""
 
 LEAN_TOKENIZER: dict[str, Any] = {
     "stem": "conv",
@@ -108,11 +108,11 @@ LISTED_SUFFIXES = {
     "_384": ("ti16", "s16", "s32", "b16", "b32", "l16", "l32", *HYBRIDS),
     "_gap": ("s16", "s32", "b16", "b32"),
 }
-"""Suffixed names that people have weights for; the parser takes the suffixes on any other too."""
+"""Suffixed names with published weights; the parser accepts the suffixes on any other name too."""
 
 
 def variants() -> list[str]:
-    """The names of all models, yours among them."""
+    """Names of all models, including registered ones."""
     suffixed = [
         f"vit_{base}{suffix}" for suffix, bases in LISTED_SUFFIXES.items() for base in bases
     ]
@@ -120,13 +120,13 @@ def variants() -> list[str]:
 
 
 def built_in(name: str) -> re.Match[str] | None:
-    """The parts of a name of ours, None for any other."""
+    """Parts of a built-in name, None for any other."""
     match = re.fullmatch(r"(?P<base>\w+?)(_(?P<size>[1-9]\d{1,3}))?(?P<gap>_gap)?", name)
     return match if match and match["base"] in TABLE else None
 
 
 def variant(name: str) -> ModelConfig:
-    """The configuration behind a name: `BASE[_SIZE][_gap]`."""
+    """Configuration of a name: `BASE[_SIZE][_gap]`."""
     if name in VARIANTS:
         return VARIANTS[name]
     match = built_in(name)

@@ -20,7 +20,7 @@ Grid = tuple[int, int]
 
 @dataclass(frozen=True)
 class LayerTokens:
-    """The tokens of one layer, told apart."""
+    """The tokens of one layer, split into class token, registers and patches."""
 
     tokens: Float[Tensor, "B N D"]
     cls: Float[Tensor, "B D"] | None
@@ -30,7 +30,7 @@ class LayerTokens:
 
 @dataclass(frozen=True)
 class Features(LayerTokens):
-    """The tokens after the last LayerNorm, what the head reads, and the layers asked for."""
+    """Tokens after the last LayerNorm, the head's input, and the requested layers."""
 
     pooled: Float[Tensor, "B D"]
     layers: dict[int, LayerTokens]
@@ -44,7 +44,7 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.config = config
         self.source: Any = None
-        """Where the weights came from: a `vitlab.weights.source.WeightSource`, or None."""
+        """Origin of the weights: a `vitlab.weights.source.WeightSource`, or None."""
         stem: Callable[[ViTConfig], nn.Module] = STEMS[config.stem]
         self.stem = stem(config)
         self.cls_token = _tokens(config, int(config.class_token), std=0.0)
@@ -63,12 +63,12 @@ class VisionTransformer(nn.Module):
         return self.classify(self.pool_tokens(self.encoder(x, grid, positions)))
 
     def logits(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
-        """As `forward`, but the last block computes no token that the head does not read."""
+        """Same as `forward`, but the last block computes no token that the head does not read."""
         x, grid, positions = self.embed(images)
         return self.classify(self.pool_tokens(self.encoder(x, grid, positions, self.read)))
 
     def features(self, images: Float[Tensor, "B C H W"], layers: Iterable[int] = ()) -> Features:
-        """What can be read off the last layer, and the output of each block in `layers`."""
+        """Features of the last layer, and the output of each block in `layers`."""
         wanted = self._layer_numbers(layers)
         x, grid, positions = self.embed(images)
         kept = {}
@@ -81,7 +81,7 @@ class VisionTransformer(nn.Module):
         return Features(**vars(last), pooled=self.pool_tokens(last.tokens), layers=kept)
 
     def layer(self, images: Float[Tensor, "B C H W"], number: int) -> LayerTokens:
-        """The output of one block, before the last LayerNorm; none after it is computed."""
+        """Output of one block, before the last LayerNorm; later blocks are not computed."""
         last = layer_number(number, self.config.depth)
         x, grid, positions = self.embed(images)
         for layer in range(last + 1):
@@ -91,7 +91,7 @@ class VisionTransformer(nn.Module):
     def attention(
         self, images: Float[Tensor, "B C H W"], layers: Iterable[int] | None = None
     ) -> dict[int, Float[Tensor, "B A _ _"]]:
-        """The attention weights of each block in `layers` (None: all), zero where none looks."""
+        """Attention weights of each block in `layers` (None: all), zero where masked."""
         wanted = self._layer_numbers(range(self.config.depth) if layers is None else layers)
         x, grid, positions = self.embed(images)
         weights = {}
@@ -103,18 +103,18 @@ class VisionTransformer(nn.Module):
         return weights
 
     def embed(self, images: Tensor) -> tuple[Float[Tensor, "B N D"], Grid, list[Added]]:
-        """The tokens that enter the encoder, their grid, and the positions for its blocks."""
+        """Tokens that enter the encoder, their grid, and the positions for its blocks."""
         return self.place(self.patches(images))
 
     def patches(self, images: Tensor) -> Float[Tensor, "B h w D"]:
-        """The embedding of each patch, before it knows its place."""
+        """Embedding of each patch, without position."""
         self._check(images)
         return self.stem(images)
 
     def place(
         self, x: Float[Tensor, "B h w D"]
     ) -> tuple[Float[Tensor, "B N D"], Grid, list[Added]]:
-        """What `embed` gives, from the embeddings of the patches."""
+        """Result of `embed`, from the embeddings of the patches."""
         grid = (x.shape[1], x.shape[2])
         prefix = [
             token.expand(x.shape[0], -1, -1)
@@ -144,15 +144,15 @@ class VisionTransformer(nn.Module):
 
     @property
     def read(self) -> int | None:
-        """How many of the last block's tokens the head reads, from the first on; None: all."""
+        """Number of leading tokens of the last block that the head reads; None: all."""
         return 1 if self.config.pool == "cls" else None
 
     def pool_tokens(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
-        """What the head reads of the tokens behind the last LayerNorm."""
+        """Input of the head, from the tokens behind the last LayerNorm."""
         return self.pooled_norm(self.pool(tokens))
 
     def classify(self, pooled: Float[Tensor, "B D"]) -> Float[Tensor, "B classes"]:
-        """What the head says; without a head, its input."""
+        """Output of the head; without a head, its input."""
         if self.pre_logits is not None:
             pooled = torch.tanh(self.pre_logits(pooled))
         return pooled if self.head is None else self.head(pooled)
@@ -167,14 +167,14 @@ class VisionTransformer(nn.Module):
         )
 
     def _layer_numbers(self, layers: Iterable[int]) -> dict[int, list[int]]:
-        """Number of each requested layer, with the numbers it was asked for by (-1 is the last)."""
+        """Index of each requested layer, with the numbers that requested it (-1 is the last)."""
         numbers: dict[int, list[int]] = {}
         for layer in layers:
             numbers.setdefault(layer_number(layer, self.config.depth), []).append(layer)
         return numbers
 
     def _check(self, images: Tensor) -> None:
-        """Refuse images that the model was not made for, before they become a wrong answer."""
+        """Raise for images of an unsupported shape, before they give a wrong result."""
         channels, size = self.config.channels, pair(self.config.image_size)
         if images.ndim != 4 or images.shape[1] != channels:
             raise InputError(
@@ -197,13 +197,13 @@ class VisionTransformer(nn.Module):
 
 
 def logits_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The least work that gives what `model(images)` gives; hooks of the model itself stay out."""
+    """Function that computes `model(images)` with the least work; skips the model's own hooks."""
     ours = type(model).forward is VisionTransformer.forward
     return model.logits if ours and isinstance(model, VisionTransformer) else model
 
 
 def layer_number(layer: int, depth: int) -> int:
-    """The block that is meant, from 0; negative numbers count from the last."""
+    """Index of the block, from 0; negative numbers count from the last."""
     if not depth:
         raise InputError(f"layer {layer} does not exist: the model has no encoder blocks")
     if not -depth <= layer < depth:
