@@ -1,7 +1,7 @@
 """Pixels of files that Pillow does not read: NumPy arrays, and TIFFs of any number of bands.
 
-A TIFF is unpacked by Pillow all the same: its strips or tiles are handed over as those of a grey
-image that is as many times wider as there are bands.
+Pillow still decompresses a TIFF: its strips or tiles are passed on as those of a grey image that is
+as many times wider as there are bands.
 """
 
 import io
@@ -30,13 +30,13 @@ Pixels = NDArray[Any]
 ARRAYS = frozenset({".npy"})
 TIFFS = frozenset(ENDINGS["TIFF"])
 USUAL_BANDS = 4
-"""Bands of an array that count as one pixel, as in images of colour and transparency."""
+"""Bands of an array that count as one pixel, as in images with colour and transparency."""
 PAGES = 1_000
-"""Smaller versions and masks of its image that a TIFF may have."""
+"""Maximum number of smaller versions and masks of its image in a TIFF."""
 PADDING = 1 << 20
-"""Pixels of tiles that may lie outside of an image, however small that is."""
+"""Pixels of tiles that may lie outside of an image, however small it is."""
 PACKED = 1 << 16
-"""Bytes that a strip or tile may have more than twice what it unpacks to."""
+"""Bytes that a strip or tile may have beyond twice its decompressed size."""
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 256, 257, 258, 259, 262
 STRIPS, SAMPLES, ROWS, STRIP_BYTES, PLANAR, PREDICTOR = 273, 277, 278, 279, 284, 317
 TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES, SAMPLE_FORMAT = 322, 323, 324, 325, 339
@@ -44,7 +44,7 @@ TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES, SAMPLE_FORMAT = 322, 323, 324, 325, 
 
 
 class Bands(NamedTuple):
-    """What the header of a file says of its bands."""
+    """Bands of a file, from its header."""
 
     channels: int
     deep: bool
@@ -52,35 +52,35 @@ class Bands(NamedTuple):
 
 
 def is_array(path: str | os.PathLike[str]) -> bool:
-    """Whether a file holds a NumPy array, by its ending."""
+    """True if a file holds a NumPy array, by its extension."""
     return os.path.splitext(path)[1].lower() in ARRAYS
 
 
 def is_tiff(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a TIFF, by its ending."""
+    """True if a file is a TIFF, by its extension."""
     return os.path.splitext(path)[1].lower() in TIFFS
 
 
 def read_array(path: str | os.PathLike[str]) -> Pixels:
-    """The pixels [H, W, C] of a `.npy` file of [H, W], [H, W, C] or [C, H, W].
+    """Pixels [H, W, C] of a `.npy` file of [H, W], [H, W, C] or [C, H, W].
 
-    Its header must fit the file and the limit on pixels before anything else is read.
+    Its header must match the file size and the limit on pixels before anything else is read.
     """
     mapped = _map_array(path)
     order: Any = "F" if mapped.flags.f_contiguous and not mapped.flags.c_contiguous else "C"
-    # Not from the map: a file that another program cuts meanwhile would end the process.
+    # Not read from the memory map: a file truncated by another program would kill the process.
     values = np.fromfile(path, mapped.dtype, mapped.size, offset=mapped.offset)
     return _channels_last(values.reshape(mapped.shape, order=order), path)
 
 
 def array_bands(path: str | os.PathLike[str]) -> Bands:
-    """Channels of a `.npy` file, without reading its pixels."""
+    """Number of channels of a `.npy` file, without reading its pixels."""
     mapped = _map_array(path)
     return Bands(_channels_last(mapped, path).shape[2], mapped.dtype != np.uint8)
 
 
 def _map_array(path: str | os.PathLike[str]) -> Any:
-    """The array without its values: neither objects nor more than the file or the limit holds."""
+    """Memory map of an array; raises for objects and for sizes beyond the file or the limit."""
     mapped: Any = npy.open_memmap(os.fspath(path), mode="r")
     name = os.fspath(path)
     if mapped.dtype.kind not in "buif":
@@ -104,7 +104,7 @@ def _channels_last(array: Pixels, path: str | os.PathLike[str]) -> Pixels:
 
 
 def _bands_first(shape: tuple[int, ...], path: str | os.PathLike[str]) -> bool:
-    """Whether an array is [C, H, W]: its images are squares, or have fewer bands than pixels."""
+    """True if an array is [C, H, W]: images are squares, or have fewer bands than pixels."""
     first, middle, last = shape
     if first == middle or middle == last:
         return first != middle
@@ -117,14 +117,14 @@ def _bands_first(shape: tuple[int, ...], path: str | os.PathLike[str]) -> bool:
 
 
 def tiff_bands(path: str | os.PathLike[str]) -> Bands:
-    """What the first page of a TIFF holds."""
+    """Bands of the first page of a TIFF."""
     with open(path, "rb") as file:
         tags = _tags(file)
     return Bands(int(tags.get(SAMPLES, 1)), max(_bits(tags)) > 8)
 
 
 def read_tiff(path: str | os.PathLike[str]) -> Pixels:
-    """The pixels [H, W, C] of a TIFF of one page, in the file's own type."""
+    """Pixels [H, W, C] of a TIFF of one page, in the file's own dtype."""
     name = os.fspath(path)
     with open(path, "rb") as file:
         tags = _tags(file)
@@ -135,7 +135,7 @@ def read_tiff(path: str | os.PathLike[str]) -> Pixels:
 
 
 class Cells(NamedTuple):
-    """The strips or tiles of a TIFF: each of one size, row after row, plane after plane."""
+    """Strips or tiles of a TIFF: all of one size, row after row, plane after plane."""
 
     image: tuple[int, int]
     """Height and width."""
@@ -143,20 +143,20 @@ class Cells(NamedTuple):
     tiled: bool
     planes: int
     bands: int
-    """Of each plane."""
+    """Number of bands in each plane."""
     dtype: np.dtype[Any]
     places: tuple[tuple[int, int], ...]
-    """Offset and number of bytes of each."""
+    """Offset and number of bytes of each cell."""
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Cells from top to bottom, and from left to right."""
+        """Number of cells from top to bottom, and from left to right."""
         (height, width), (rows, columns) = self.image, self.cell
         return math.ceil(height / rows), math.ceil(width / columns)
 
 
 def _cells(tags: Any, dtype: np.dtype[Any], name: str) -> Cells:
-    """The layout that a header declares; an error where it is too large, or not possible."""
+    """Layout declared by the header; raises if it is too large or impossible."""
     height, width, samples = int(tags[HEIGHT]), int(tags[WIDTH]), int(tags.get(SAMPLES, 1))
     tiled, planes = TILES in tags, samples if tags.get(PLANAR, 1) == 2 else 1
     rows = min(int(tags.get(ROWS, height)), height)
@@ -174,7 +174,7 @@ def _cells(tags: Any, dtype: np.dtype[Any], name: str) -> Cells:
 
 
 def _check_values(name: str, shape: tuple[int, int, int], cell: tuple[int, int]) -> None:
-    """Refuse more values, over all planes, than there may be pixels; also in tiles' padding."""
+    """Raise for more values, over all planes and with the tiles' padding, than the pixel limit."""
     limit, values = pixel_limit(), math.prod(shape)
     if limit is None:
         return
@@ -190,7 +190,7 @@ def _check_values(name: str, shape: tuple[int, int, int], cell: tuple[int, int])
 
 
 def _tags(file: Any, page: int | None = None) -> Any:
-    """The tags of the first page, or of the one at this place in the file."""
+    """Tags of the first page, or of the page at this place in the file."""
     file.seek(0)
     header = file.read(8)
     if header[2:3] == b"\x2b" or header[3:4] == b"\x2b":
@@ -205,7 +205,7 @@ def _tags(file: Any, page: int | None = None) -> Any:
 
 
 def _check_one_page(file: Any, tags: Any) -> None:
-    """Smaller versions and masks of a page, as maps have them, are no pages of their own."""
+    """Raise for several pages; smaller versions and masks of a page, as in maps, do not count."""
     seen = set()
     while tags.next and tags.next not in seen:
         seen.add(tags.next)
@@ -231,7 +231,7 @@ def _dtype(tags: Any, name: str) -> np.dtype[Any]:
 
 
 def _plane(file: Any, tags: Any, cells: Cells, plane: int) -> Pixels:
-    """The bands that lie together: all of them, or one of a file that holds them apart."""
+    """Bands stored together: all of them, or one in a file with separate planes."""
     (height, width), (down, across) = cells.image, cells.grid
     canvas = np.empty((down * cells.cell[0], across * cells.cell[1], cells.bands), cells.dtype)
     for i in range(down * across):
@@ -250,7 +250,7 @@ def _plane(file: Any, tags: Any, cells: Cells, plane: int) -> Pixels:
 def _packed(
     file: Any, offset: int, size: int, shape: tuple[int, int, int], dtype: np.dtype[Any]
 ) -> bytes:
-    """The bytes of one strip or tile; no compression makes numbers much larger."""
+    """Bytes of one strip or tile; no compression makes data much larger."""
     most = 2 * math.prod(shape) * dtype.itemsize + PACKED
     if size > most:
         raise InputError(f"a strip or tile of {size} bytes; valid: at most {most}")
@@ -259,7 +259,7 @@ def _packed(
 
 
 def _unpack(packed: bytes, tags: Any, shape: tuple[int, int], dtype: np.dtype[Any]) -> Pixels:
-    """One strip or tile as numbers; whatever its compression, libtiff behind Pillow knows it."""
+    """Values of one strip or tile; its compression is decoded by libtiff behind Pillow."""
     if tags.get(PREDICTOR, 1) not in (1, 2):
         raise InputError(f"predictor {tags[PREDICTOR]}; valid: none, or 2 (differences)")
     rows, columns = shape[0], shape[1] * dtype.itemsize
@@ -271,7 +271,7 @@ def _unpack(packed: bytes, tags: Any, shape: tuple[int, int], dtype: np.dtype[An
 
 
 def _decompress(packed: bytes, compression: int, rows: int, columns: int) -> bytes:
-    """Bytes as an 8-bit grey TIFF of one strip, which Pillow reads."""
+    """Decompress bytes with Pillow, as an 8-bit grey TIFF of one strip."""
     tags = TiffImagePlugin.ImageFileDirectory_v2()
     numbers = {
         WIDTH: columns,
@@ -282,7 +282,7 @@ def _decompress(packed: bytes, compression: int, rows: int, columns: int) -> byt
         SAMPLES: 1,
         ROWS: rows,
         STRIP_BYTES: len(packed),
-        STRIPS: 0,  # behind the directory: Pillow adds where that is
+        STRIPS: 0,  # behind the directory: Pillow adds its offset
     }
     for tag, number in numbers.items():
         tags[tag] = number

@@ -1,4 +1,4 @@
-"""Random rectangles inside an image; no torch, for the processes that decode."""
+"""Random rectangles inside an image; without torch, for the processes that decode."""
 
 import math
 from random import Random
@@ -51,7 +51,7 @@ def central_box(size: tuple[int, int], ratio: tuple[float, float]) -> Box:
 def crop_box(
     size: tuple[int, int], *, area: tuple[float, float], ratio: tuple[float, float], seed: int
 ) -> Box:
-    """What a random resized crop keeps: a random rectangle, else the largest central one."""
+    """Region of a random resized crop: a random rectangle, else the largest central one."""
     found = random_box(size, area=area, ratio=ratio, draw=Random(seed))
     return central_box(size, ratio) if found is None else found
 

@@ -1,4 +1,4 @@
-"""Many images on one picture, each with a caption and a mark: Pillow alone, no torch."""
+"""Contact sheet of many images, each with a caption and a mark: Pillow only, no torch."""
 
 import bisect
 from collections.abc import Iterable, Sequence
@@ -20,11 +20,11 @@ Box = tuple[int, int, int, int]
 Line = list[tuple[float, float]]
 
 SCALE = 2
-"""Every length below is drawn twice as large: sharp on screens that show two pixels as one."""
+"""Every length below is drawn at twice its size, which is sharp on high-density screens."""
 SIDE, PAD, GAP, MARGIN = 150 * SCALE, 8 * SCALE, 12 * SCALE, 24 * SCALE
-"""Side of an image, room around it in its card, room between cards, room at the edges."""
+"""Side of an image, padding in its card, gap between cards, margin at the edges."""
 LIMIT = 120
-"""Images of one sheet, unless told otherwise."""
+"""Default number of images on one sheet."""
 CAPTION_LINES = 3
 PAGE, CARD, FRAME, EMPTY = "#f3f4f6", "#ffffff", "#d9dce1", "#eceef1"
 INK, SOFT = "#1f2430", "#667085"
@@ -34,19 +34,19 @@ SIGNS: dict[Mark, list[Line]] = {
     "bad": [[(-0.33, -0.33), (0.33, 0.33)], [(-0.33, 0.33), (0.33, -0.33)]],
     "warn": [[(0.0, -0.5), (0.0, 0.12)], [(0.0, 0.42), (0.0, 0.44)]],
 }
-"""Strokes within a disc of radius 1, so that marks are told apart without colours too."""
+"""Strokes within a disc of radius 1, so that marks differ without colours too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """One image of a sheet; one that cannot be read is shown as an empty frame with the reason."""
+    """One image of a sheet; an unreadable one is shown as an empty frame with the reason."""
 
     image: Image.Image | Path
     caption: str
-    """Up to three lines; what is too long loses its middle."""
+    """Up to three lines; text that is too long loses its middle."""
     mark: Mark = "none"
     group: str = ""
-    """Neighbours of one group stand under this heading."""
+    """Heading of neighbouring tiles of one group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,9 @@ class _Card:
 def write_contact_sheet(
     path: Path, tiles: Iterable[Tile], *, title: str = "", columns: int = 6, limit: int = LIMIT
 ) -> int:
-    """Write a PNG of the first `limit` tiles and a note of how many more there are; their number.
+    """Write a PNG of the first `limit` tiles and the number of the others; return the number drawn.
 
-    Tiles are taken one at a time: an image is made small before the next one is opened.
+    Tiles are read one at a time: an image is reduced before the next one is opened.
     """
     check_name(path)
     if columns < 1 or limit < 1:
@@ -76,7 +76,7 @@ def write_contact_sheet(
 
 
 def check_name(path: Path) -> None:
-    """Refuse a place that no sheet can be written to, before anything is computed."""
+    """Raise for a path that no sheet can be written to, before anything is computed."""
     if path.suffix.lower() != ".png":
         raise FileError(f"{path}: a contact sheet is a PNG; valid: a name that ends in .png")
     check_parent(path)
@@ -94,7 +94,7 @@ def _card(tile: Tile) -> _Card:
 
 
 def _shown(image: Image.Image | Path) -> Image.Image:
-    """The image in colours; of several pictures in a file the first."""
+    """RGB version of the image; of a file with several frames, the first."""
     try:
         return read_bands(image, 3)[0]
     except SeveralPictures:
@@ -103,7 +103,7 @@ def _shown(image: Image.Image | Path) -> Image.Image:
 
 
 def _fit(image: Image.Image) -> Image.Image:
-    """The whole image in a square: small ones as whole pixels, large ones averaged."""
+    """Whole image in a square: small images as whole pixels, large ones averaged."""
     longest = max(image.size)
     factor = SIDE // longest if longest <= SIDE // 4 else SIDE / longest
     size = (max(1, round(image.width * factor)), max(1, round(image.height * factor)))
@@ -118,7 +118,7 @@ def _fit(image: Image.Image) -> Image.Image:
 
 
 def _blank(error: str) -> Image.Image:
-    """A frame for what cannot be shown."""
+    """Frame for an image that cannot be shown."""
     square = Image.new("RGB", (SIDE, SIDE), EMPTY)
     reason = error.partition("; valid: ")[0]
     if reason.startswith(UNREADABLE):
@@ -131,7 +131,7 @@ def _blank(error: str) -> Image.Image:
 
 
 def _draw(cards: Sequence[_Card], title: str, columns: int, more: int) -> Image.Image:
-    """The sheet, from the title down to the note."""
+    """Draw the sheet, from the title down to the note."""
     columns = max(1, min(columns, len(cards)))
     width = 2 * MARGIN + columns * (SIDE + 2 * PAD + GAP) - GAP
     width = max(width, 360 * SCALE)
@@ -184,7 +184,7 @@ def _draw_card(sheet: Image.Image, card: _Card, box: Box) -> None:
 def _draw_badge(
     sheet: Image.Image, centre: tuple[int, int], colour: str, strokes: list[Line]
 ) -> None:
-    """A disc with a sign, drawn large and made small: Pillow draws no smooth edges."""
+    """Draw a disc with a sign at a large size and reduce it: Pillow does not antialias."""
     fine, radius = 4, 9 * SCALE
     side = 2 * (radius + SCALE) * fine
     disc = Image.new("RGBA", (side, side))
@@ -206,7 +206,7 @@ def _draw_badge(
 @cache
 def _font(size: int) -> ImageFont.FreeTypeFont:
     font = ImageFont.load_default(size * SCALE)
-    assert isinstance(font, ImageFont.FreeTypeFont)  # so it is wherever a size is given
+    assert isinstance(font, ImageFont.FreeTypeFont)  # always true where a size is given
     return font
 
 
@@ -224,18 +224,18 @@ def _text(
 
 
 def _clean(text: str) -> str:
-    """Text that every font survives: no control characters, no halves of surrogates."""
+    """Text that every font can render: no control characters, no lone surrogates."""
     lines = text.encode(errors="replace").decode().splitlines()
     shown = ("".join(c if c.isprintable() else " " for c in line) for line in lines)
     return "\n".join(shown)
 
 
 def _shorten(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:
-    """The text, its middle left out as far as it does not fit: names differ at the ends."""
+    """Text that fits, shortened in the middle: names differ at the ends."""
     text = text[:1000]
     if font.getlength(text) <= room:
         return text
-    # The first number of letters that is too much, less one.
+    # The smallest number of letters that is too many, minus one.
     kept = bisect.bisect_left(
         range(len(text)), True, key=lambda kept: font.getlength(_ends(text, kept)) > room
     )
@@ -247,7 +247,7 @@ def _ends(text: str, kept: int) -> str:
 
 
 def _wrap(text: str, font: ImageFont.FreeTypeFont, room: int, *, lines: int) -> list[str]:
-    """Lines of whole words; what does not fit on the last one is left out."""
+    """Lines of whole words; words that do not fit on the last line are dropped."""
     wrapped = [""]
     for word in text.split():
         longer = f"{wrapped[-1]} {word}".strip()

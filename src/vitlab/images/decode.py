@@ -1,6 +1,6 @@
-"""One image file to 8-bit pixels of the size that a model reads.
+"""Decode one image file to 8-bit pixels of the model's input size.
 
-Imports torch only to crop at random: processes that read whole images start without it.
+Imports torch only for random crops: processes that read whole images start without it.
 """
 
 import errno
@@ -40,19 +40,19 @@ UPRIGHT: Mapping[int, Callable[[Pixels], Pixels]] = {
     7: lambda pixels: np.rot90(pixels[::-1], 1),
     8: lambda pixels: np.rot90(pixels, 1),
 }
-"""What brings stored pixels [H, W, C] upright, by their EXIF orientation."""
+"""Transformation of stored pixels [H, W, C] to upright ones, by EXIF orientation."""
 LYING = range(5, 9)
-"""Orientations of images that are stored on their side."""
+"""Orientations of images stored on their side."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decoder:
-    """How files are read; the same in every process that reads them."""
+    """Settings for reading files; the same in every process that reads them."""
 
     preprocessing: Preprocessing
-    """Size and interpolation, and what is read without a random crop; mean and std are not."""
+    """Size, interpolation, and the region without a random crop; mean and std are not used."""
     area: tuple[float, float] | None = None
-    """Share of the area that a random resized crop keeps; None: read as when predicting."""
+    """Share of the area that a random resized crop keeps; None: read as in prediction."""
     ratio: tuple[float, float] = (1.0, 1.0)
     """Width / height of the crop."""
 
@@ -62,11 +62,11 @@ class Decoder:
         return (self.preprocessing.channels, *self.preprocessing.size)
 
     def read(self, path: str, seed: int) -> Pixels:
-        """The pixels, [C, H, W]; InputError with the reason alone when there are none to read."""
+        """Pixels, [C, H, W]; raises InputError with only the reason if they cannot be read."""
         try:
             check_regular(path)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of Pillow about damage that it can repair
+                warnings.simplefilter("ignore")  # Pillow's, about damage that it can repair
                 pixels = self._pixels(path, seed)
         except Exception as error:  # decoders of damaged files raise nearly anything
             raise InputError(reason_of(error, path)) from error
@@ -74,12 +74,12 @@ class Decoder:
         return np.ascontiguousarray(pixels.reshape(height, width, channels).transpose(2, 0, 1))
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON-able values."""
+        """Fields as JSON-serialisable values."""
         return to_dict(self)
 
     @classmethod
     def from_json(cls, data: Any) -> "Decoder":
-        """What `to_json` described."""
+        """Decoder from the output of `to_json`."""
         return from_dict(cls, data)
 
     def _pixels(self, path: str, seed: int) -> Pixels:
@@ -92,7 +92,7 @@ class Decoder:
             return self._fit(image, seed)
 
     def _fit_band(self, band: Image.Image, seed: int) -> Pixels:
-        """The same part of every band: the seed and the size decide it."""
+        """Resize one band; seed and size choose the same region in every band."""
         if self.area is None:
             return np.asarray(self.preprocessing._fit(band))
         pixels = self._crop(band, seed, lying=False)
@@ -108,7 +108,7 @@ class Decoder:
         return UPRIGHT[orientation](pixels) if orientation in UPRIGHT else pixels
 
     def _crop(self, image: Image.Image, seed: int, *, lying: bool) -> Pixels:
-        """A random part of the image as it is stored, resized."""
+        """Random crop of the image as stored, resized."""
         assert self.area is not None
         mode = MODES.get(self.preprocessing.channels, "L")
         height, width = self.preprocessing.size
@@ -118,7 +118,7 @@ class Decoder:
         size = (image.height, image.width)
         box = crop_box(size, area=self.area, ratio=(low, high), seed=seed)
         rows, columns = box.bottom - box.top, box.right - box.left
-        # Of the sizes that a JPEG can be decoded at, the smallest in which the crop still covers.
+        # The smallest size at which a JPEG can be decoded and the crop still has enough pixels.
         drafted = image.draft(mode, (-(-size[1] * width // columns), -(-size[0] * height // rows)))
         scale = 1.0 if drafted is None else drafted[1][2] / size[1]
         corner = (math.floor(box.left * scale), math.floor(box.top * scale))
@@ -129,9 +129,9 @@ class Decoder:
 
 
 def resized(image: Image.Image, size: tuple[int, int], interpolation: Interpolation) -> Pixels:
-    """Pixels [H, W] or [H, W, C] at another size, antialiased: Pillow's within a level."""
+    """Pixels [H, W] or [H, W, C] resized with antialiasing; within one level of Pillow's result."""
     if interpolation in ("bilinear", "bicubic"):
-        # Pillow has no vector instructions; torch has, for 8 bits and on some processors.
+        # Pillow has no vector instructions; torch has them, for 8 bits and on some processors.
         import torch
 
         if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
@@ -144,7 +144,7 @@ def resized(image: Image.Image, size: tuple[int, int], interpolation: Interpolat
 
 
 def check_regular(path: str) -> None:
-    """Refuse what would block or has no end: pipes, devices, sockets; and folders."""
+    """Raise for files that would block or never end: pipes, devices, sockets; and for folders."""
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise InputError("a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file")
@@ -153,16 +153,16 @@ def check_regular(path: str) -> None:
 
 
 def plain(image: JpegImageFile) -> bool:
-    """Whether a JPEG needs none of the general path's conversions, nor its complaints."""
+    """True if a JPEG needs no conversions or checks of the general path."""
     limit = pixel_limit()
     pixels = image.height * image.width
     return image.mode in MODES.values() and pixels >= LEAST and (limit is None or pixels <= limit)
 
 
 def reason_of(error: Exception, name: str = "image") -> str:
-    """One line about what is wrong with a file, without the name that it was read by.
+    """One line about the fault of a file, without the name that it was read by.
 
-    Too many open files are no fault of this one: that error is raised again.
+    Too many open files is not a fault of the file: that error is raised again.
     """
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         raise error
@@ -171,6 +171,6 @@ def reason_of(error: Exception, name: str = "image") -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).removeprefix(f"{name}: ").removeprefix("image: ").split())
-    if text.startswith(UNREADABLE):  # the same words whichever way a file was read
+    if text.startswith(UNREADABLE):  # the same words for every way of reading a file
         text = text[len(UNREADABLE) : -1]
     return text or type(error).__name__

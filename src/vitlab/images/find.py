@@ -1,6 +1,6 @@
-"""What folders hold and what words on the command line stand for; imports no torch.
+"""Find image files in folders and expand command-line arguments; imports no torch.
 
-Files are found while they are used: a million of them need not be listed first.
+Files are found lazily: a million of them need not be listed first.
 """
 
 import glob
@@ -16,15 +16,15 @@ SUFFIXES = ARRAYS.union(*image_file.ENDINGS.values())
 ENDINGS = " ".join(sorted(SUFFIXES))
 OTHERS = ".arw .cr2 .dng .eps .heic .heif .jp2 .nef .pdf .psd .svg .tga"
 DOUBTFUL = frozenset(OTHERS.split())
-"""Pictures to their owner that can hardly be read: better tried and named than passed by."""
+"""Image formats that can hardly be read: tried and reported rather than skipped."""
 HIDDEN = (".", "__")
-"""How the names begin of what is left out."""
+"""Prefixes of hidden names, which are skipped."""
 BLOCK = 10_000
-"""Names that are sorted at once; only a folder of more is not sorted as a whole."""
+"""Number of names sorted at once; only larger folders are not sorted as a whole."""
 
 
 def pointed_at(name: str) -> Literal["folder", "file", "pattern", "nothing"]:
-    """What a name stands for; what exists is never taken for a pattern."""
+    """Paths that an argument stands for; an existing path is never a pattern."""
     if os.path.isdir(name):
         return "folder"
     if os.path.lexists(name):
@@ -33,15 +33,15 @@ def pointed_at(name: str) -> Literal["folder", "file", "pattern", "nothing"]:
 
 
 def matching(pattern: str) -> Iterator[str]:
-    """Whatever a pattern fits, but for folders."""
+    """Paths that match a pattern, except folders."""
     return (path for path in glob.iglob(pattern, recursive=True) if not os.path.isdir(path))
 
 
 def walk_images(folder: str) -> Iterator[str]:
-    """Files with the ending of a picture, at any depth: a folder's own first, then its folders'.
+    """Image files by extension, at any depth: a folder's own files first, then its subfolders.
 
-    Links are followed, each folder once; hidden things are left out. The path of a folder that
-    cannot be opened is among the files: reading it gives the reason.
+    Links are followed, each folder once; hidden names are skipped. The path of a folder that cannot
+    be opened is among the files: reading it raises with the reason.
     """
     visited, todo = Visited(), [folder]
     while todo:
@@ -58,20 +58,20 @@ def walk_images(folder: str) -> Iterator[str]:
 
 
 def in_blocks(names: Iterable[str]) -> Iterator[str]:
-    """The names block by block, each sorted: an order that needs no list of all of them."""
+    """Names in sorted blocks: an order that needs no list of all of them."""
     iterator = iter(names)
     while block := sorted(islice(iterator, BLOCK)):
         yield from block
 
 
 class Visited:
-    """Folders that were entered: links may lead into one several times, or in a circle."""
+    """Visited folders: links may lead into one several times, or in a circle."""
 
     def __init__(self) -> None:
         self._known: set[tuple[int, int]] = set()
 
     def enter(self, folder: str) -> bool:
-        """Whether this is the first time."""
+        """True on the first visit."""
         status = os.stat(folder)
         key = (status.st_dev, status.st_ino)
         first = key not in self._known
@@ -80,13 +80,13 @@ class Visited:
 
 
 def visible(folder: str) -> Iterator["os.DirEntry[str]"]:
-    """What is in a folder, but for hidden things."""
+    """Entries of a folder, without hidden ones."""
     with os.scandir(folder) as found:
         yield from (entry for entry in found if not entry.name.startswith(HIDDEN))
 
 
 def _pictures(folder: str, inner: list[str]) -> Iterator[str]:
-    """The pictures right in a folder; the folders in it are put into `inner`."""
+    """Image files directly in a folder; its subfolders are added to `inner`."""
     for entry in visible(folder):
         if is_folder(entry):
             inner.append(entry.path)
@@ -95,8 +95,8 @@ def _pictures(folder: str, inner: list[str]) -> Iterator[str]:
 
 
 def is_folder(entry: "os.DirEntry[str]") -> bool:
-    """Whether an entry is a folder, or leads to one."""
+    """True if an entry is a folder, or a link to one."""
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself, for one: reading it gives the reason
+    except OSError:  # such as a link to itself: reading it raises with the reason
         return False

@@ -1,8 +1,8 @@
-"""Opening an image file: how large it may be, what it is when it is no image, that it is one.
+"""Open an image file: check its size and format, and describe files that are not images.
 
 The limit on pixels keeps a small file from filling the memory. It is Pillow's; the environment
-variable VITLAB_MAX_PIXELS sets another one in every process that reads images, and what a user asks
-of one command goes before both.
+variable VITLAB_MAX_PIXELS sets another one in every process that reads images, and the option of a
+command overrides both.
 """
 
 import os
@@ -26,15 +26,15 @@ ENDINGS = {
     "WEBP": (".webp",),
     "AVIF": (".avif",),
 }
-"""Formats that are decoded, as Pillow names them, and the endings of their files.
+"""Formats that are decoded, as Pillow names them, and the extensions of their files.
 
-Pillow knows many more: EPS starts Ghostscript, and PSD, FITS, fonts and others have had holes that
-nobody here needs. The formats that Pillow loads first come first: that is the quickest.
+Pillow supports many more: EPS starts Ghostscript, and PSD, FITS, fonts and others have had security
+holes and are not needed here. Formats that Pillow loads first come first: that is the quickest.
 """
 FORMATS = tuple(ENDINGS)
 VARIABLE = "VITLAB_MAX_PIXELS"
 LEAST = 2
-"""Pixels of the smallest image: one alone shows nothing."""
+"""Pixels of the smallest image: a single pixel shows nothing."""
 OPENINGS = {
     b"%PDF": "a PDF document",
     b"PK\3\4": "a ZIP archive or office document",
@@ -44,7 +44,7 @@ OPENINGS = {
     b"<?xml": "XML or SVG text",
     b"<svg": "SVG text",
 }
-"""First bytes, in lower case where they are text, of what is often taken for an image."""
+"""First bytes, in lower case where they are text, of files often mistaken for images."""
 REFUSED = {
     b"%!PS": "an EPS or PostScript document",
     b"\xc5\xd0\xd3\xc6": "an EPS document",
@@ -67,7 +67,7 @@ REFUSED = {
 }
 """First bytes of formats that are not decoded."""
 OPENING = 64
-"""Bytes that are looked at."""
+"""Number of bytes that are inspected."""
 HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
 AVIF = (b"avif", b"avis")
 VALID = f"valid: {', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
@@ -78,27 +78,28 @@ SEVERAL = {
     "TIFF": "several pages",
     "WEBP": "animated",
 }
-"""Formats in which more than one frame leaves open which is meant; in MPO, cameras' JPEG, the
-first is the photograph."""
+"""Formats in which more than one frame is ambiguous; in MPO, cameras' JPEG, the first is the
+photograph.
+"""
 SUBFILE, REDUCED_OR_MASK = 254, 1 | 4
-"""TIFF's tag of what a page is, and its bits of pages that belong to another one."""
+"""TIFF's tag for the kind of a page, and its bits for pages that belong to another one."""
 
 
 _asked: int | None = None
-"""Pixels that somebody allows for now; see `limited`."""
+"""Pixel limit currently set by the user; see `limited`."""
 
 
 def open_image(
     source: str | os.PathLike[str] | BytesIO, formats: tuple[str, ...] = FORMATS
 ) -> Image.Image:
-    """Open a file or its bytes and read the header; TooLarge with the reason alone where it is.
+    """Open a file or its bytes and read the header; raise TooLarge with only the reason.
 
-    The only place that opens images: a format that is not listed is never decoded. Pillow's warning
-    about large images is the caller's to silence: threads share the filters.
+    The only function that opens images: a format that is not listed is never decoded. Pillow's
+    warning about large images is left to the caller to silence: threads share the filters.
     """
     limit = pixel_limit()
     if os.environ.get(VARIABLE) and Image.MAX_IMAGE_PIXELS is not None:
-        # Pillow looks at its own limit again while it decodes and crops.
+        # Pillow checks its own limit again while it decodes and crops.
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, limit or 0)
     Image.preinit()
     try:
@@ -111,7 +112,7 @@ def open_image(
 
 @contextmanager
 def limited(pixels: int | None) -> Iterator[None]:
-    """Let images have so many pixels as long as the block lasts; None: as many as before."""
+    """Set the pixel limit within the block; None: keep the current one."""
     global _asked
     before, image_limit = _asked, Image.MAX_IMAGE_PIXELS
     _asked = before if pixels is None else pixels
@@ -123,7 +124,7 @@ def limited(pixels: int | None) -> Iterator[None]:
 
 
 def pixel_limit() -> int | None:
-    """Pixels that an image may have; None: as many as it likes."""
+    """Maximum number of pixels of an image; None: unlimited."""
     if _asked is not None:
         return _asked
     told = os.environ.get(VARIABLE)
@@ -135,7 +136,7 @@ def pixel_limit() -> int | None:
 
 
 def check_pixels(what: str, height: int, width: int, *, least: int = LEAST) -> None:
-    """Refuse an image that is too large to decode, or too small to show anything."""
+    """Raise for an image that is too large to decode, or too small to show anything."""
     limit, pixels = pixel_limit(), height * width
     if pixels < least:
         raise InputError(f"{what}: {height} x {width} pixels; valid: at least {LEAST} in all")
@@ -144,7 +145,7 @@ def check_pixels(what: str, height: int, width: int, *, least: int = LEAST) -> N
 
 
 def too_many(pixels: int | None, found: str = "") -> str:
-    """That an image has more pixels than the limit, and how to raise it."""
+    """Error for an image above the pixel limit, with the way to raise it."""
     shown = found or ("too many" if pixels is None else f"{pixels:,}")
     limit = pixel_limit()
     most = "fewer" if limit is None else f"at most {limit:,} in all"
@@ -153,7 +154,7 @@ def too_many(pixels: int | None, found: str = "") -> str:
 
 
 def bomb_pixels(error: Exception) -> int | None:
-    """What Pillow says of the size of an image that it refuses."""
+    """Number of pixels, from Pillow's error about an image that is too large."""
     found = re.search(r"\((\d+) pixels\)", str(error))
     return None if found is None else int(found[1])
 
@@ -186,29 +187,29 @@ def describe_bytes(content: bytes) -> str:
 
 
 def check_single(image: Image.Image) -> None:
-    """Refuse a file that was just opened if it leaves open which picture is meant."""
+    """Raise if a file that was just opened has several images."""
     kind = image.format or ""
     if kind in SEVERAL and has_frames(image):
         raise SeveralPictures(several(kind))
 
 
 def several(kind: str) -> str:
-    """What is said of a file of several pictures."""
+    """Message for a file of several images."""
     return f"{SEVERAL[kind]} ({kind}); valid: one picture, such as one frame as PNG"
 
 
 def has_frames(image: Image.Image) -> bool:
-    """Whether a file that was just opened holds several pictures; TIFF's previews are none."""
+    """True if a file that was just opened holds several images; TIFF previews do not count."""
     try:
         if not getattr(image, "is_animated", False):
             return False
         return image.format != "TIFF" or _has_pages(image)
-    except Exception:  # later frames may be damaged, and nobody reads them
+    except Exception:  # later frames may be damaged, and are never read
         return False
 
 
 def _has_pages(image: Image.Image) -> bool:
-    """Whether a TIFF holds a second page that is not a smaller one or the mask of another."""
+    """True if a TIFF has a second page that is not a smaller version or mask of another."""
     try:
         for page in range(1, getattr(image, "n_frames", 1)):
             image.seek(page)
@@ -220,5 +221,5 @@ def _has_pages(image: Image.Image) -> bool:
 
 
 def is_part(tags: Mapping[int, Any]) -> bool:
-    """Whether a page of a TIFF is a smaller version or the mask of another, by its tags."""
+    """True if a page of a TIFF is a smaller version or the mask of another, by its tags."""
     return bool(int(tags.get(SUBFILE, 0)) & REDUCED_OR_MASK)

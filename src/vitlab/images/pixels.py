@@ -1,7 +1,7 @@
-"""Anything that holds one picture to the 8-bit pixels that a model reads; imports no torch.
+"""Convert any representation of one image to 8-bit model input; imports no torch.
 
-What shows nothing or does not say which picture is meant is refused: a single pixel, an animation,
-a document of several pages.
+Input without content or with several images raises: a single pixel, an animation, a document of
+several pages.
 """
 
 import io
@@ -30,7 +30,7 @@ from vitlab.images.preprocessing import Preprocessing, Source
 Pixels = NDArray[np.uint8]
 Picture = Source | io.BytesIO
 Given = Picture | bytes | bytearray | memoryview
-"""What public functions take as one image."""
+"""Types that public functions accept as one image."""
 SINGLE = (str, bytes, bytearray, memoryview, os.PathLike, Image.Image, io.IOBase, Mapping)
 """Types that can be iterated over, or opened, and are never several images."""
 VALID = (
@@ -40,12 +40,12 @@ VALID = (
 
 
 def read_picture(source: Picture, preprocessing: Preprocessing) -> Pixels:
-    """The pixels [C, H, W]; InputError with the reason alone when there are none to read."""
+    """Pixels [C, H, W]; raises InputError with only the reason if they cannot be read."""
     return read_both(source, preprocessing)[1]
 
 
 def read_both(source: Picture, preprocessing: Preprocessing) -> tuple[list[Image.Image], Pixels]:
-    """The picture as it is, whole (see `Preprocessing.read`), and the pixels [C, H, W] of it."""
+    """Whole image as stored (see `Preprocessing.read`), and its pixels [C, H, W]."""
     try:
         whole = _read(source, preprocessing)
         return whole, preprocessing.fit(whole)
@@ -54,7 +54,7 @@ def read_both(source: Picture, preprocessing: Preprocessing) -> tuple[list[Image
 
 
 def as_picture(image: object, preprocessing: Preprocessing) -> Picture:
-    """One image as it is read, bytes as a stream; TypeError for anything that is not one image."""
+    """One image ready to be read, bytes as a stream; raises TypeError for anything else."""
     if isinstance(image, bytes | bytearray | memoryview):
         return io.BytesIO(image)
     if isinstance(image, np.ndarray):
@@ -65,13 +65,13 @@ def as_picture(image: object, preprocessing: Preprocessing) -> Picture:
 
 
 def is_single(images: object) -> bool:
-    """Whether an argument stands for one image, or for none at all."""
+    """True if an argument is one image, or no image at all."""
     several = isinstance(images, Iterable) and not isinstance(images, SINGLE)
     return not several or hasattr(images, "__array__")
 
 
 def as_pictures(images: object, preprocessing: Preprocessing) -> Iterable[Picture]:
-    """One image or several, each as `as_picture` gives it; TypeError for anything else.
+    """One image or several, each converted by `as_picture`; raises TypeError for anything else.
 
     All of a list are checked before any is read; those of another iterable one by one.
     """
@@ -83,7 +83,7 @@ def as_pictures(images: object, preprocessing: Preprocessing) -> Iterable[Pictur
 
 
 def _checked_array(array: NDArray[Any], preprocessing: Preprocessing) -> NDArray[Any]:
-    """The array, if it is [H, W, C] or [H, W] of a type that holds pixels."""
+    """The array, if it is [H, W, C] or [H, W] of a dtype that holds pixels."""
     channels = preprocessing.channels
     valid = (1, 3, 4) if channels in (1, 3) else (channels,)
     bands = array.shape[2] if array.ndim == 3 else 1
@@ -100,13 +100,13 @@ def _checked_array(array: NDArray[Any], preprocessing: Preprocessing) -> NDArray
 
 
 def _kind(image: object) -> str:
-    """The type of a wrong argument, with its shape if it has one."""
+    """Type of a wrong argument, with its shape if it has one."""
     shape = getattr(image, "shape", None)
     return type(image).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
 
 
 def path_of(source: Picture) -> str | None:
-    """What a record calls the picture: its path, `-` for bytes, nothing for what is in memory."""
+    """Name of the image in a record: its path, `-` for bytes, None for data in memory."""
     if isinstance(source, io.BytesIO):
         return "-"
     return os.fspath(source) if isinstance(source, str | os.PathLike) else None
@@ -114,9 +114,9 @@ def path_of(source: Picture) -> str | None:
 
 @contextmanager
 def reading(max_pixels: int | None = None) -> Iterator[None]:
-    """Read pictures of up to so many pixels (None: the usual limit) without Pillow's warnings.
+    """Read images of up to `max_pixels` (None: the usual limit) without Pillow's warnings.
 
-    Around the threads that read, not in them: warnings and the limit belong to the process.
+    Used around the threads that read, not in them: warnings and the limit are per process.
     """
     with warnings.catch_warnings(), limited(max_pixels):
         warnings.filterwarnings("ignore", module=r"PIL\b")  # about damage that it can repair
@@ -138,7 +138,7 @@ def _read(source: Picture, preprocessing: Preprocessing) -> list[Image.Image]:
 
 def _check_file(path: str) -> None:
     if os.path.isdir(path):
-        os.scandir(path).close()  # a folder that cannot be opened says why
+        os.scandir(path).close()  # raises with the reason for a folder that cannot be opened
     check_regular(path)
 
 

@@ -1,6 +1,6 @@
-"""From an image file to the numbers a model reads: size, crop, interpolation, mean and deviation.
+"""Convert an image file to model input: size, crop, interpolation, mean and deviation.
 
-NumPy and Pillow alone, so that a deployed model needs no torch to prepare its input.
+NumPy and Pillow only, so that an exported model needs no torch to prepare its input.
 """
 
 import math
@@ -35,25 +35,25 @@ FILTERS = {
 }
 MODES = {1: "L", 3: "RGB"}
 ORIENTATION = 0x0112
-"""The EXIF tag that says how the camera was held; 1 is upright."""
+"""EXIF tag of the camera's orientation; 1 is upright."""
 UNREADABLE = "not a readable image ("
-"""What stands before a decoder's own words; a bracket is behind."""
+"""Text before a decoder's own message, which follows in brackets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """The part of an image that a model sees: a crop of the resized image; all (height, width)."""
+    """Part of an image used by the model: a crop of the resized image; all (height, width)."""
 
     image: tuple[int, int]
     resized: tuple[int, int]
     corner: tuple[int, int]
     """Row and column of the crop's first pixel in the resized image."""
     size: tuple[int, int]
-    """Of the crop, which is what the model reads."""
+    """Size of the crop, which is the model input."""
 
     @property
     def box(self) -> tuple[float, float, float, float]:
-        """Top, left, bottom and right of what the model sees, in pixels of the image."""
+        """Top, left, bottom and right of the model's view, in pixels of the image."""
         sides = tuple(zip(self.image, self.resized, self.corner, self.size, strict=True))
         (top, bottom), (left, right) = (
             (max(0.0, first * side / resized), min(float(side), (first + size) * side / resized))
@@ -62,9 +62,9 @@ class View:
         return top, left, bottom, right
 
     def seen(self, axis: Literal[0, 1]) -> NDArray[np.float64]:
-        """Where the middle of each row (0) or column (1) of the image lies in the model's pixels.
+        """Position of the centre of each row (0) or column (1) of the image, in model pixels.
 
-        Below 0 and above the size is what the model does not see.
+        Values below 0 and above the size are outside of the model's view.
         """
         middles = np.arange(self.image[axis], dtype=np.float64) + 0.5
         return np.asarray(middles * (self.resized[axis] / self.image[axis]) - self.corner[axis])
@@ -72,10 +72,10 @@ class View:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preprocessing:
-    """How an image becomes model input; carried by weights, bundles and exports."""
+    """Conversion of an image to model input; stored in weights, bundles and exports."""
 
     size: tuple[int, int]
-    """Height and width that the model reads."""
+    """Height and width of the model input."""
     crop: float = 1.0
     """Part of the resized image's side that the centre crop keeps: 0.875 is 224 of 256."""
     interpolation: Interpolation = "bicubic"
@@ -83,9 +83,9 @@ class Preprocessing:
     """Per channel, of values in [0, 1]; its length is the number of channels."""
     std: tuple[float, ...]
     keep_aspect: bool = True
-    """Resize the shorter side, then crop (torchvision, timm), or squeeze the whole image (JAX)."""
+    """Resize the shorter side, then crop (torchvision, timm), or resize to the exact size (JAX)."""
     white: float | None = None
-    """What becomes the brightest of 8 bits, of files with more; None: the largest of 16 bits."""
+    """Value mapped to the brightest of 8 bits, for deeper files; None: the largest of 16 bits."""
 
     def __post_init__(self) -> None:
         if len(self.size) != 2 or min(self.size) < 1:
@@ -111,15 +111,15 @@ class Preprocessing:
         return len(self.mean)
 
     def apply(self, image: Source) -> NDArray[np.float32]:
-        """The image as float32 `[C, H, W]`, resized, cropped and normalised."""
+        """Image as float32 `[C, H, W]`, resized, cropped and normalised."""
         return self.normalise(self.pixels(image))
 
     def normalise(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """8-bit pixels `[..., C, H, W]` as the model reads them."""
+        """Normalise 8-bit pixels `[..., C, H, W]` to model input."""
         mean, std = (
             np.array(values, np.float32)[:, None, None] for values in (self.mean, self.std)
         )
-        # In this order and precision it is torchvision's ToTensor and Normalize, bit for bit.
+        # This order and precision equals torchvision's ToTensor and Normalize, bit for bit.
         images = pixels.astype(np.float32)
         images /= np.float32(255)
         images -= mean
@@ -127,40 +127,40 @@ class Preprocessing:
         return images
 
     def pixels(self, image: Source) -> NDArray[np.uint8]:
-        """The image as 8 bits `[C, H, W]`, resized and cropped; an engine normalises it."""
+        """Image as 8 bits `[C, H, W]`, resized and cropped; an engine normalises it."""
         return self.fit(self.read(image))
 
     def fit(self, images: Sequence[Image.Image]) -> NDArray[np.uint8]:
-        """What `read` gave as 8 bits `[C, H, W]`, resized and cropped."""
+        """Result of `read` as 8 bits `[C, H, W]`, resized and cropped."""
         bands = [np.asarray(self._fit(band)) for band in images]
         pixels = bands[0] if len(bands) == 1 else np.stack(bands, axis=-1)
         pixels = pixels.reshape(*self.size, self.channels).transpose(2, 0, 1)
         return np.ascontiguousarray(pixels)
 
     def read(self, image: Source) -> list[Image.Image]:
-        """The image as it is, 8 bits a value: grey or RGB, or one grey image per channel."""
+        """Image at its own size, 8 bits a value: grey or RGB, or one grey image per channel."""
         return read_bands(image, self.channels, self.white)
 
     def by_path(self, path: str | os.PathLike[str]) -> bool:
-        """Whether a file must be read by its path: Pillow loses its channels or its depth."""
+        """True if a file must be read by its path: Pillow loses its channels or its depth."""
         deep = self.white is not None and is_tiff(path)
         return self.channels not in MODES or is_array(path) or deep
 
     def resized(self, size: int | tuple[int, int]) -> "Preprocessing":
-        """The same preparation for another image size."""
+        """Same preprocessing for another image size."""
         return replace(self, size=(size, size) if isinstance(size, int) else size)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON-able values."""
+        """Fields as JSON-serialisable values."""
         return to_dict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Preprocessing":
-        """What `to_json` described."""
+        """Preprocessing from the output of `to_json`."""
         return from_dict(cls, data)
 
     def view(self, image: tuple[int, int]) -> "View":
-        """Where the model's pixels lie in an image of this (height, width)."""
+        """Location of the model's pixels in an image of this (height, width)."""
         # The small addend keeps crop = 224/232 at 232 where the division gives 231.99….
         height, width = (int(side / self.crop + 1e-6) for side in self.size)
         if self.keep_aspect:
@@ -170,7 +170,7 @@ class Preprocessing:
         return View(image=image, resized=(height, width), corner=(top, left), size=self.size)
 
     def _fit(self, image: Image.Image) -> Image.Image:
-        """The centre of the resized image, `size` pixels of it."""
+        """Central `size` pixels of the resized image."""
         view = self.view((image.height, image.width))
         (height, width), (top, left) = view.resized, view.corner
         check_pixels(f"{image.height} x {image.width} image resized", height, width, least=1)
@@ -179,7 +179,7 @@ class Preprocessing:
 
 
 def cover(image: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
-    """The smallest (height, width) of the image's proportions that covers the target."""
+    """Smallest (height, width) of the image's proportions that covers the target."""
     if target[0] * image[1] >= target[1] * image[0]:
         return target[0], int(target[0] * image[1] / image[0])
     return int(target[1] * image[0] / image[1]), target[1]
@@ -225,7 +225,7 @@ def _image_bands(
 
 @contextmanager
 def _readable(name: str) -> Iterator[None]:
-    """Turn whatever goes wrong while decoding into one line."""
+    """Convert any decoding error to one line."""
     try:
         yield
     except SeveralPictures as error:
@@ -242,7 +242,7 @@ def _readable(name: str) -> Iterator[None]:
 
 
 def _open(name: str) -> Image.Image:
-    """The file with its header read; how large it may be is checked before the rest is."""
+    """File with its header read; its size is checked before the rest is read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         try:
@@ -258,7 +258,7 @@ def _upright(image: Image.Image) -> Image.Image:
 def _convert(
     image: Image.Image, channels: int, name: str, white: float | None = None
 ) -> Image.Image:
-    """The upright image with 8 bits per channel; 16 bits are scaled, transparency becomes white."""
+    """Upright image with 8 bits per channel; 16 bits are scaled, transparency becomes white."""
     check_pixels(name, image.height, image.width)
     image = _upright(image)
     if image.mode == "F" or image.mode.startswith("I"):
@@ -286,9 +286,9 @@ def _array_bands(
 
 
 def _eight_bits(pixels: NDArray[Any], name: str, white: float | None) -> NDArray[np.uint8]:
-    """Pixels of 8 bits as they are, those of 16 bits (also Pillow's 32-bit `I`) scaled to 8.
+    """Convert pixels to 8 bits; 16 bits (also Pillow's 32-bit `I`) are scaled.
 
-    With `white`, numbers of any type from 0 to it, and what is above it is as bright.
+    With `white`, values of any dtype are scaled from 0 to `white`, and clipped above it.
     """
     kind = pixels.dtype.newbyteorder("=")
     if kind == np.uint8:

@@ -1,4 +1,4 @@
-"""How many channels files have, how bright they are, and their statistics, by looking at some."""
+"""Channels, brightness and statistics of files, measured on a sample."""
 
 import math
 import warnings
@@ -25,27 +25,27 @@ from vitlab.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, MODES, read
 
 T = TypeVar("T")
 HEADERS, READ = 100, 200
-"""Files whose headers, and whose pixels, are looked at."""
+"""Number of files whose headers, and whose pixels, are read."""
 SIDE = 256
 """Pixels of a side that suffice for statistics."""
 GREY = frozenset({"1", "L", "LA", "La", "F"})
 BRIGHT = 99.9
-"""Per cent of the values that lie at `white` or below it."""
+"""Percentage of the values at or below `white`."""
 LARGEST = 65535
-"""Of 16 bits."""
+"""Largest value of 16 bits."""
 FULL_RANGE = 0.9
-"""Part of the 16 bits from which on files use all of them."""
+"""Fraction of the 16-bit range from which on files count as using all of it."""
 
 
 class Look(NamedTuple):
-    """What a model must know to read the files."""
+    """Settings that a model needs to read the files."""
 
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     white: float | None
     note: str | None
-    """What was found, where it is not the usual 8-bit RGB."""
+    """Findings, if the files are not the usual 8-bit RGB."""
 
 
 def look(
@@ -53,8 +53,8 @@ def look(
 ) -> Look:
     """Channels, statistics and brightness of files; RGB of 8 bits has ImageNet's statistics.
 
-    `channels` that the user asks for; None: 1 if all are grey, 3 with colours, else what they have.
-    What is measured is measured on the `training` files alone.
+    `channels` as requested by the user; None: 1 if all are grey, 3 with colours, else the number in
+    the files. Measured on the `training` files only.
     """
     found = [bands for bands in map(_bands, spread(paths, HEADERS)) if bands is not None]
     count = _decide({bands.channels for bands in found}) if channels is None else channels
@@ -69,7 +69,7 @@ def look(
 
 
 def spread(items: Sequence[T], count: int) -> list[T]:
-    """At most so many of them, at equal distances."""
+    """At most `count` items, evenly spaced."""
     step = max(len(items) / count, 1.0)
     return [items[int(i * step)] for i in range(min(count, len(items)))]
 
@@ -92,7 +92,7 @@ def statistics(
     if not count:
         raise DataError(f"no image can be read with {channels} channels ({reason})")
     mean = sums / count
-    # A channel that is the same everywhere, such as an alpha of opaque images, has no deviation.
+    # A constant channel, such as an alpha of opaque images, has no deviation.
     std = np.sqrt(np.maximum(squares / count - mean**2, 1 / 255**2))
     return tuple(round(v, 5) for v in mean.tolist()), tuple(round(v, 5) for v in std.tolist())
 
@@ -100,7 +100,7 @@ def statistics(
 def _small(path: Path, channels: int, white: float | None) -> NDArray[np.float64]:
     """Some pixels of an image, [N, C]."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is wrong with a file is said when it is used
+        warnings.simplefilter("ignore")  # problems of a file are reported when it is used
         bands = read_bands(path, channels, white)
     step = max(1, math.ceil(max(bands[0].size) / SIDE))
     pixels = [np.asarray(band)[::step, ::step] for band in bands]
@@ -108,7 +108,7 @@ def _small(path: Path, channels: int, white: float | None) -> NDArray[np.float64
 
 
 def shown(path: Path) -> Image.Image:
-    """Any file as RGB: of other than 1 or 3 channels the first three, as bright as they go."""
+    """Any file as RGB: of other than 1 or 3 channels the first three, at full brightness."""
     found = _bands(path) or Bands(3, False)
     white = (_white([path]) or LARGEST) if found.deep else None
     if found.channels in MODES:
@@ -118,19 +118,19 @@ def shown(path: Path) -> Image.Image:
 
 
 def tile_image(path: Path) -> Image.Image | Path:
-    """What a contact sheet is given: the path, or what only we can show of a file."""
+    """Input of a contact sheet: the path, or an image for files that only this package reads."""
     if not (is_array(path) or is_tiff(path)):
         return path
     try:
         image = shown(path)
-    except InputError:  # the sheet tries again, and says why
+    except InputError:  # the sheet tries again, and reports the reason
         return path
     image.thumbnail((2 * SIDE, 2 * SIDE))
     return image
 
 
 def own_white(image: Image.Image) -> float | None:
-    """How bright an image of more than 8 bits is; None where it has 8."""
+    """Brightness of an image of more than 8 bits; None for 8 bits."""
     if not _is_deep(image):
         return None
     highest = float(np.percentile(np.asarray(image), BRIGHT))
@@ -142,7 +142,7 @@ def _is_deep(image: Image.Image) -> bool:
 
 
 def _bands(path: Path) -> Bands | None:
-    """What a file's header says; None where it cannot be read."""
+    """Bands from a file's header; None if it cannot be read."""
     try:
         if is_array(path):
             return array_bands(path)
@@ -167,7 +167,7 @@ def _decide(found: set[int]) -> int:
 
 
 def _white(paths: Sequence[Path]) -> float | None:
-    """How bright the files with more than 8 bits are; None where they use all of 16 bits."""
+    """Brightness of the files with more than 8 bits; None if they use all of 16 bits."""
     highest, integers = 0.0, True
     for path in paths:
         try:
