@@ -1,4 +1,4 @@
-"""Where fetched things lie: the folder that VITLAB_<KIND> names, then the user's cache folder."""
+"""Cache folders: the folder in VITLAB_<KIND>, then the user's cache folder."""
 
 import os
 from pathlib import Path
@@ -7,18 +7,18 @@ from vitlab.errors import DataError
 
 
 def variable(kind: str) -> str:
-    """The environment variable that names the folder: VITLAB_DATA, VITLAB_WEIGHTS."""
+    """Environment variable of the folder: VITLAB_DATA, VITLAB_WEIGHTS."""
     return f"VITLAB_{kind.upper()}"
 
 
 def homes(kind: str) -> tuple[Path, ...]:
-    """The folders in which something of that kind is looked for, in this order."""
+    """Folders that are searched for files of this kind, in order."""
     named, cache = os.environ.get(variable(kind)), user_cache(kind)
     return (Path(named).expanduser().absolute(), cache) if named else (cache,)
 
 
 def user_cache(kind: str) -> Path:
-    """Where things go when nobody says where."""
+    """Default cache folder of the user."""
     named = os.environ.get("XDG_CACHE_HOME")
     try:
         cache = Path(named) if named else Path.home() / ".cache"
@@ -31,7 +31,7 @@ def user_cache(kind: str) -> Path:
 
 
 def writable_home(kind: str) -> Path:
-    """The first of the homes that can be written to, made where it is missing."""
+    """First of the homes that is writable, created if missing."""
     for home in homes(kind):
         try:
             home.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One file over HTTP: resumed where it stopped, verified, and in place only when it is whole."""
+"""Download one file over HTTP: resumable, verified, and in place only when complete."""
 
 import hashlib
 import http.client
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NoReturn, Protocol, runtime_checkable
 
 from vitlab.errors import DataError
 
-# Whether a file is the one it should be: its size, and a digest written `md5:…` or `sha256:…`.
+# Verification of a file: its size, and a digest written `md5:…` or `sha256:…`.
 
 BLOCK = 1 << 20
 """Bytes read at once."""
@@ -22,7 +22,7 @@ BLOCK = 1 << 20
 def check_file(path: Path, *, size: int | None, checksum: str | None) -> None:
     """Raise unless the file has this size and checksum, where they are known.
 
-    A publisher who tells only how the digest begins is taken at that.
+    A digest of which only the first digits are published is compared on those.
     """
     found = path.stat().st_size
     if size is not None and found != size:
@@ -36,7 +36,7 @@ def check_file(path: Path, *, size: int | None, checksum: str | None) -> None:
 
 
 def file_digest(path: Path, kind: str) -> str:
-    """The hexadecimal digest of a file's content."""
+    """Hexadecimal digest of a file's content."""
     digest = hashlib.new(kind, usedforsecurity=False)
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -45,13 +45,13 @@ def file_digest(path: Path, kind: str) -> str:
 
 
 TIMEOUT = 20.0
-"""Seconds without a byte from a server after which it counts as gone."""
+"""Seconds without data after which a server counts as unreachable."""
 ATTEMPTS = 5
-"""Times that a broken transfer is resumed as long as each brings something."""
+"""Number of times that a broken transfer is resumed while each attempt makes progress."""
 PAUSE = 0.5
-"""Seconds before the first new attempt; they double from one to the next."""
+"""Seconds before the first new attempt; doubled from one to the next."""
 LARGEST = 64 << 30
-"""Bytes of the largest file that is taken where only the server says how large it is."""
+"""Maximum bytes of a file whose size is known only from the server."""
 DIGITS = {"sha256": 64, "sha512": 128}
 """Length of the digests that make plain HTTP safe."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -60,23 +60,23 @@ TRY_LATER = (408, 429, 500, 502, 503, 504)
 
 @runtime_checkable
 class Progress(Protocol):
-    """Somebody who is told how a download goes."""
+    """Callbacks for the progress of a download."""
 
     def note(self, line: str) -> None:
-        """Something worth a line: what is tried, and what failed."""
+        """Report an event: an attempt, or a failure."""
 
     def advance(self, what: str, done: int, total: int) -> None:
-        """So many of so many bytes of one thing are there."""
+        """Report that `done` of `total` bytes have arrived."""
 
 
 class Silent:
-    """Tells nobody."""
+    """No-op progress callbacks."""
 
     def note(self, line: str) -> None:
-        """Say nothing."""
+        """Ignore the line."""
 
     def advance(self, what: str, done: int, total: int) -> None:
-        """Show nothing."""
+        """Ignore the progress."""
 
 
 SILENT = Silent()
@@ -84,24 +84,24 @@ SILENT = Silent()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteFile:
-    """A file on a server, and what is known of it before it is fetched."""
+    """A file on a server, and its properties known in advance."""
 
     url: str
     size: int | None
-    """Bytes; a server that announces another number is not believed. None: what it announces."""
+    """Bytes; a server that announces another number raises. None: the announced number."""
     checksum: str | None
-    """`md5:…` or `sha256:…`, or how it begins; None where nobody published one."""
+    """`md5:…` or `sha256:…`, or its first digits; None if none is published."""
     limit: int = LARGEST
-    """Bytes that a server may announce at most, where no size is known."""
+    """Maximum bytes that a server may announce, where no size is known."""
 
     def __post_init__(self) -> None:
         if urllib.parse.urlsplit(self.url).scheme not in ("http", "https"):
             raise DataError(f"{self.url} is not an http or https address")
 
     def check_address(self, url: str) -> None:
-        """Refuse an address where somebody on the way could exchange the file, or no web address.
+        """Raise for an address that allows tampering on the way, or is not a web address.
 
-        The file's own, or one that a server redirects to.
+        Applies to the file's own address and to redirects.
         """
         kind, _, digest = (self.checksum or "").partition(":")
         verified = len(digest) == DIGITS.get(kind)
@@ -115,22 +115,22 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """The last part of the address, as a file is named."""
+        """Last part of the address, as a file name."""
         return Path(urllib.parse.unquote(urllib.parse.urlsplit(self.url).path)).name
 
     @property
     def host(self) -> str:
-        """The server."""
+        """Name of the server."""
         return urllib.parse.urlsplit(self.url).netloc
 
 
 def is_loopback(url: str) -> bool:
-    """Whether an address is of this machine, which nobody else can listen to."""
+    """True for an address of this machine, where traffic cannot be intercepted."""
     return urllib.parse.urlsplit(url).hostname in LOOPBACK
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Redirects to addresses that the file could have come from at once."""
+    """Allow redirects only to addresses that would be valid for the file itself."""
 
     def __init__(self, remote: RemoteFile) -> None:
         self._remote = remote
@@ -138,14 +138,14 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """Close the answer instead of reading it: it may have no end."""
+        """Close the response instead of reading it: it may be endless."""
         fp.close()
         self._remote.check_address(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _opener(remote: RemoteFile) -> urllib.request.OpenerDirector:
-    """Opens http and https alone; urllib's own also opens ftp, file and data."""
+    """Opener for http and https only; urllib's default also opens ftp, file and data."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
@@ -160,11 +160,11 @@ def _opener(remote: RemoteFile) -> urllib.request.OpenerDirector:
 
 
 class _Interrupted(Exception):
-    """The transfer broke, and trying again is worth it."""
+    """Transfer failed in a way that is worth a retry."""
 
 
 def download(remote: RemoteFile, folder: Path, progress: Progress = SILENT) -> Path:
-    """Bring a file into a folder and return its path; what is there already is not fetched."""
+    """Download a file into a folder and return its path; an existing file is not fetched again."""
     remote.check_address(remote.url)
     target, part = folder / remote.name, folder / f"{remote.name}.part"
     if target.exists():
@@ -191,7 +191,7 @@ def download(remote: RemoteFile, folder: Path, progress: Progress = SILENT) -> P
 
 
 def sync(path: Path) -> None:
-    """Let a file's content, or a folder's names, reach the disk."""
+    """Flush a file's content, or a folder's names, to disk."""
     if os.name == "nt" and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -202,12 +202,12 @@ def sync(path: Path) -> None:
 
 
 def _tag_of(part: Path) -> Path:
-    """The file that remembers which edition of the remote file a part is of."""
+    """Path of the file that stores the version (ETag) of a partial download."""
     return part.with_suffix(".tag")
 
 
 def _held(part: Path, size: int | None) -> int:
-    """How many bytes an earlier try left; more than the file has are worth nothing."""
+    """Number of bytes of an earlier attempt; zero if more than the file has."""
     held = part.stat().st_size if part.exists() else 0
     if size is not None and held > size:
         part.unlink()
@@ -234,7 +234,7 @@ def _receive_all(remote: RemoteFile, part: Path, progress: Progress) -> None:
 
 
 def _receive(remote: RemoteFile, part: Path, progress: Progress) -> None:
-    """One transfer, from where the part file ends."""
+    """Run one transfer, from the end of the partial file."""
     held = _held(part, remote.size)
     headers = {"User-Agent": "vitlab", "Accept-Encoding": "identity"}
     if held:
@@ -262,7 +262,7 @@ def _receive(remote: RemoteFile, part: Path, progress: Progress) -> None:
 
 
 def _resuming(remote: RemoteFile, part: Path, held: int) -> dict[str, str]:
-    """Headers that ask for the rest; without a checksum, only of the very edition begun."""
+    """Request headers for the rest; without a checksum, only for the same version of the file."""
     wanted = {"Range": f"bytes={held}-"}
     if remote.checksum is not None:
         return wanted
@@ -282,7 +282,7 @@ def _judge(error: urllib.error.HTTPError, part: Path) -> NoReturn:
 
 
 def _first_byte(response: http.client.HTTPResponse, held: int) -> int:
-    """Where the answer begins: a server that cannot resume sends everything again."""
+    """Offset of the response: a server that cannot resume sends the whole file again."""
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         return 0
     range_ = response.headers.get("Content-Range", "")
@@ -303,7 +303,7 @@ def _length(response: http.client.HTTPResponse) -> int | None:
 
 
 def _size(response: http.client.HTTPResponse, remote: RemoteFile, start: int) -> int:
-    """How long the whole file is: without knowing that, nobody notices a missing end."""
+    """Size of the whole file, without which a missing end would go unnoticed."""
     if remote.size is not None:
         return remote.size
     length = _length(response)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writes: files are written whole or not at all."""
 
 import json
 import os
@@ -21,7 +21,7 @@ POLL_SECONDS = 0.2
 
 @contextmanager
 def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file alone; `waiting` is called once when somebody else holds it."""
+    """Hold the lock file exclusively; `waiting` is called once if another process holds it."""
     with path.open("a+b") as file:
         if not try_lock(file.fileno()):
             waiting()
@@ -55,15 +55,15 @@ else:
 
 
 TEMPORARY = ".tmp"
-"""Ending of the hidden files and folders in which results are written."""
+"""Suffix of the hidden files and folders in which results are written."""
 
 LOCKS = os.name != "nt"
-"""Whether a file can be moved while it is locked; Windows cannot, so nothing is removed there."""
+"""True if a file can be moved while locked; not on Windows, where nothing is removed."""
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when it is complete, and never otherwise."""
+    """Temporary file that replaces `path` when it is complete, and never otherwise."""
     with _temporary(path, tempfile.mkstemp) as name:
         try:
             with open(name, "w+b") as file:
@@ -78,16 +78,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def staged_folder(path: Path) -> Iterator[Path]:
-    """A hidden folder beside `path`; unless it is moved, it is removed at the end."""
+    """Hidden folder beside `path`; unless it is moved, it is removed at the end."""
     with _temporary(path, _make_folder) as name:
         yield Path(name)
 
 
 @contextmanager
 def _temporary(path: Path, make: Callable[..., tuple[int, str]]) -> Iterator[str]:
-    """A new file or folder beside `path`, locked as long as its process works on it.
+    """New file or folder beside `path`, locked as long as its process works on it.
 
-    The system unlocks it when the process ends, however that happens. Whoever writes `path` next
+    The system unlocks it when the process ends, for any reason. The next process that writes `path`
     removes it.
     """
     folder, prefix = path.absolute().parent, f".{path.name}."
@@ -115,7 +115,7 @@ def _make_folder(**options: Any) -> tuple[int, str]:
 
 
 def _claimed(handle: int, name: str) -> bool:
-    """Lock something new; False: another process took it for abandoned before."""
+    """Lock a new file; False: another process considered it abandoned before."""
     with suppress(OSError):  # without locks, nothing is ever found abandoned
         if LOCKS and not try_lock(handle):
             return False
@@ -123,7 +123,7 @@ def _claimed(handle: int, name: str) -> bool:
 
 
 def _remove_abandoned(folder: Path, prefix: str) -> None:
-    """Remove what killed processes left."""
+    """Remove temporary files of killed processes."""
     if not LOCKS:
         return
     pattern = re.compile(rf"{re.escape(prefix)}[a-z0-9_]{{8}}{re.escape(TEMPORARY)}")
@@ -145,13 +145,13 @@ def _remove(name: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON that people can read, in place of what was there."""
+    """Write human-readable JSON, replacing an existing file."""
     with replacing(path) as file:
         file.write(json.dumps(content, indent=2).encode() + b"\n")
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, ...]:
-    """Write files into a folder, which is made where it is missing; tell where they are."""
+    """Write files into a folder, created if missing; return their paths."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -163,7 +163,7 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, ...]
 
 
 def sync(path: Path) -> None:
-    """Have a written file on the disk before anything relies on it."""
+    """Flush a written file to disk before anything relies on it."""
     with path.open("r+b") as file:
         os.fsync(file.fileno())
 
@@ -175,6 +175,6 @@ def _umask() -> int:
 
 
 def check_parent(path: Path) -> None:
-    """Refuse a file in a folder that is not there, before anything is computed for it."""
+    """Raise for a file in a missing folder, before anything is computed for it."""
     if not path.absolute().parent.is_dir():
         raise FileError(f"{path}: there is no folder {path.absolute().parent}")
