@@ -1,4 +1,4 @@
-"""How this process uses the machine: choices that change speed and never results, in one place.
+"""Tuning of this process for the machine: choices that change speed and never results.
 
 The environment variable `VITLAB_RUNTIME=plain` switches them off.
 """
@@ -17,7 +17,7 @@ Use = Literal["training", "inference"]
 
 KEEPABLE = 1 << 30
 """Bytes of one buffer up to which freed memory is kept for the next."""
-# Of glibc's mallopt(3).
+# From glibc's mallopt(3).
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 LARGEST_INT = 2**31 - 1
 
@@ -29,12 +29,12 @@ PLAIN_ATTENTION: dict[Use, int] = {"training": 128, "inference": 56}
 
 
 def tuned() -> bool:
-    """Whether the choices of this module are made, or left to torch and the system."""
+    """True if the choices of this module are active, False if left to torch and the system."""
     return os.environ.get("VITLAB_RUNTIME", "tuned") != "plain"
 
 
 def attention_form(device: str, tokens: int, use: Use) -> Literal["fused", "plain"]:
-    """The faster way to compute attention; both agree but for rounding."""
+    """Faster way to compute attention; both agree up to rounding."""
     if _plain_products:
         return "plain"
     if device == "cpu" and tokens <= PLAIN_ATTENTION[use] and tuned():
@@ -43,20 +43,18 @@ def attention_form(device: str, tokens: int, use: Use) -> Literal["fused", "plai
 
 
 def onnx_wanted() -> bool:
-    """Whether models may get an ONNX file unasked: but for VITLAB_ONNX=0."""
+    """True if models may get an ONNX file by default: unless VITLAB_ONNX=0."""
     return os.environ.get("VITLAB_ONNX", "1") != "0"
 
 
 def only_products() -> bool:
-    """Whether a graph is being traced that runs elsewhere: see `plain_products`."""
+    """True while a graph is traced for another runtime: see `plain_products`."""
     return _plain_products
 
 
 @contextmanager
 def plain_products() -> Iterator[None]:
-    """Attention and merging as matrix products, whatever is faster here: for graphs that run
-    elsewhere.
-    """
+    """Compute attention and merging as plain matrix products: for graphs that run elsewhere."""
     global _plain_products
     before, _plain_products = _plain_products, True
     try:
@@ -66,9 +64,9 @@ def plain_products() -> Iterator[None]:
 
 
 def cores(root: Path = Path("/")) -> int:
-    """Threads that compute at once: OMP_NUM_THREADS, or the cores that this process may use.
+    """Number of threads: OMP_NUM_THREADS, or the cores that this process may use.
 
-    A container may use as many as its quota of processor time is worth, rounded up.
+    A container may use its quota of processor time in cores, rounded up.
     """
     told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if told.isdecimal() and int(told):
@@ -79,7 +77,7 @@ def cores(root: Path = Path("/")) -> int:
 
 
 def _quotas(root: Path) -> Iterator[int]:
-    """Cores that the time is worth which each control group grants in each of its periods."""
+    """Quota of processor time of each control group, in cores."""
     for group in control_groups("cpu", root):
         try:
             if group.second:
@@ -94,14 +92,14 @@ def _quotas(root: Path) -> Iterator[int]:
 
 
 def wide_vectors() -> bool:
-    """Whether this processor says that it computes sixteen float32 at once (AVX-512)."""
+    """True if this processor reports AVX-512: sixteen float32 at once."""
     return "avx512f" in _processor_flags()
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether this processor says that it has products of bfloat16 (AVX-512 BF16, AMX).
+    """True if this processor reports products of bfloat16 (AVX-512 BF16, AMX).
 
-    `VITLAB_BFLOAT16=0` says that it has none: for results that other machines repeat.
+    `VITLAB_BFLOAT16=0` disables them: for results that other machines reproduce.
     """
     if os.environ.get("VITLAB_BFLOAT16", "1") == "0":
         return False
@@ -109,7 +107,7 @@ def multiplies_bfloat16() -> bool:
 
 
 def _processor_flags() -> set[str]:
-    """What an x86 processor says that it can do; nothing where the system does not tell."""
+    """Flags of an x86 processor; empty where the system does not list them."""
     try:
         with open(PROCESSOR) as file:
             told = next((line for line in file if line.startswith("flags")), "")
@@ -119,16 +117,16 @@ def _processor_flags() -> set[str]:
 
 
 def may_have_accelerator() -> bool:
-    """Whether torch should be asked for one; told by the system's devices, without torch."""
+    """True if the system's devices suggest an accelerator; found without importing torch."""
     devices = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
     apple = platform.system() == "Darwin" and platform.machine() == "arm64"
     return apple or any(map(os.path.exists, devices))
 
 
 def keep_freed_memory() -> bool:
-    """Let buffers of a step serve the next one; tell whether the system could be told so.
+    """Let buffers of a step be reused by the next one; return whether the system supports it.
 
-    glibc gives every large buffer back to the kernel and gets it anew, zeroed, page by page: at the
+    glibc returns every large buffer to the kernel and gets it again, zeroed, page by page: at the
     sizes of a training step that costs more than some of the layers do.
     """
     if not tuned() or platform.libc_ver()[0] != "glibc":
@@ -139,7 +137,7 @@ def keep_freed_memory() -> bool:
 
 
 def parts_at_once(device: str, threads: int, images: int) -> int:
-    """Parts of a batch that are worth computing at the same time, with one thread each.
+    """Number of parts of a batch to compute in parallel, with one thread each.
 
     Measured on two cores; with more, the parts would be small and their gradients many.
     """

@@ -1,16 +1,16 @@
-"""How much memory this process may still take."""
+"""Memory that this process may still allocate."""
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# The control groups that Linux puts around a process: where a container says what it may use.
+# The control groups that Linux puts around a process: the limits of a container.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControlGroup:
-    """A folder of limits, in the second of Linux's layouts or in the first."""
+    """A folder of limits, in version 2 or version 1 of Linux's layout."""
 
     folder: Path
     second: bool
@@ -36,7 +36,7 @@ def control_groups(controller: str, root: Path = Path("/")) -> Iterator[ControlG
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that a process may still take: the system's, or less in a container; None: unknown."""
+    """Bytes that may still be allocated: the system's, or less in a container; None: unknown."""
     known = [*_system_bytes(root), *_container_bytes(root)]
     return max(min(known), 0) if known else None
 
@@ -45,7 +45,7 @@ def _system_bytes(root: Path) -> Iterator[int]:
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()
     except OSError:
-        if "SC_PHYS_PAGES" in os.sysconf_names:  # no Linux: half of what is built in
+        if "SC_PHYS_PAGES" in os.sysconf_names:  # not Linux: half of the installed memory
             yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         return
     for line in lines:
@@ -54,7 +54,7 @@ def _system_bytes(root: Path) -> Iterator[int]:
 
 
 def _container_bytes(root: Path) -> Iterator[int]:
-    """What every control group around this process leaves."""
+    """Free bytes within every control group around this process."""
     for group in control_groups("memory", root):
         if group.second:
             yield from _left_in(group.folder, "memory.max", "memory.current")
@@ -70,6 +70,6 @@ def _left_in(group: Path, limit: str, used: str) -> Iterator[int]:
         return
     if allowed.strip() == "max":
         return
-    # Pages of files that were read: given up as soon as memory is asked for.
+    # Page cache: released as soon as memory is needed.
     cached = sum(int(line.split()[1]) for line in stat if line.startswith("inactive_file "))
     yield int(allowed) - int(taken) + cached
