@@ -1,4 +1,4 @@
-"""Where tokens look: the softmax weights themselves, of one head, a block, or all of them."""
+"""Attention maps: the softmax weights of one head, a block, or all of them."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ def attention(
     head: int | None = None,
     each: Each | None = None,
 ) -> Maps:
-    """Where the query looks in one block (None: the last, or the attention pooling), by its heads.
+    """Attention of the query in one block (None: the last, or the attention pooling), per head.
 
     Without `head`, the mean of the heads.
     """
@@ -40,7 +40,7 @@ def attention(
 
 
 def _looks(found: Trace, query: Query, layer: int) -> Float[Tensor, "B A N"]:
-    """Where the query looks in a block, head by head."""
+    """Attention weights of the query in a block, per head."""
     return torch.einsum("bm,bamn->ban", query.row(found, layer), found.stages[layer].weights())
 
 
@@ -53,18 +53,18 @@ def _layer_maps(found: Trace, query: Query, layer: int, each: Each) -> Float[Ten
 # Attention rollout (arXiv:2005.00928): attention followed through all blocks.
 #
 # Each block's heads are averaged, the identity is added for the residual path, rows are scaled to
-# sum to one, and the matrices are multiplied. Only rows of the product are wanted, so rows are
-# carried from the last block to the first: no product of two matrices of tokens is ever made.
+# sum to one, and the matrices are multiplied. Only rows of the product are needed, so rows are
+# carried from the last block to the first: two matrices of tokens are never multiplied.
 
 
 @torch.no_grad()
 def rollout(found: Trace, query: Query, *, layer: int | None = None, every: bool = False) -> Maps:
-    """What the query holds behind a block (None: the last), by the patches that it came from.
+    """Contribution of each patch to the query after a block (None: the last), by rollout.
 
-    With `every`, the same for each block up to it.
+    With `every`, also for each block up to it.
     """
     last = len(found.stages) - 1 if layer is None else layer
-    rows = query.row(found, last)[:, None]  # [B, blocks asked about, N]
+    rows = query.row(found, last)[:, None]  # [B, requested blocks, N]
     for number in range(last, -1, -1):
         if every and number < last:
             rows = torch.cat([query.row(found, number)[:, None], rows], dim=1)
@@ -94,10 +94,10 @@ def step(stage: Stage) -> Float[Tensor, "B N N"]:
 
 
 def relevance(found: Trace, target: Int[Tensor, " B"], *, every: bool = False) -> Maps:
-    """How much each patch speaks for the target; with `every`, as far as each block has read it."""
+    """Relevance of each patch for the target; with `every`, also up to each block."""
     start = _starts(found, target)
     last = len(found.stages) - 1
-    rows = start(last)[:, None]  # [B, blocks asked about, N]
+    rows = start(last)[:, None]  # [B, requested blocks, N]
     for number, stage, back in backward(found, target, ("mixed",)):
         if every and number < last:
             rows = torch.cat([start(number)[:, None], rows], dim=1)
@@ -108,7 +108,7 @@ def relevance(found: Trace, target: Int[Tensor, " B"], *, every: bool = False) -
 
 
 def _starts(found: Trace, target: Int[Tensor, " B"]) -> Callable[[int], Float[Tensor, "B N"]]:
-    """The row of R to begin with, behind any block."""
+    """Initial row of R after any block."""
     if found.model.config.pool != "map":
         return lambda layer: Query().row(found, layer)
     probed = _probe_relevance(found, target)
@@ -116,7 +116,7 @@ def _starts(found: Trace, target: Int[Tensor, " B"]) -> Callable[[int], Float[Te
 
 
 def _probe_relevance(found: Trace, target: Int[Tensor, " B"]) -> Float[Tensor, "B N"]:
-    """How much each token speaks for the target in the attention pooling."""
+    """Relevance of each token for the target in the attention pooling."""
     model, pool = found.model, found.model.pool
     assert isinstance(pool, AttentionPool)
     with torch.enable_grad():
@@ -132,7 +132,7 @@ def _probe_relevance(found: Trace, target: Int[Tensor, " B"]) -> Float[Tensor, "
 
 @torch.no_grad()
 def _step(stage: Stage, back: Back) -> Float[Tensor, "B M N"]:
-    """What a block adds to R, as a factor of it."""
+    """Contribution of a block to R, as a factor of it."""
     attention = stage.block.attention
     assert isinstance(attention, SelfAttention)
     weights = attention.weights_of(back.q, back.k, stage.grid)[:, :, : stage.read]
@@ -144,5 +144,5 @@ def _speaking(
     gradient: Float[Tensor, "B A M V"],
     values: Float[Tensor, "B A N V"],
 ) -> Float[Tensor, "B M N"]:
-    """Mean over the heads of (G ⊙ A)⁺: of mixed = A · values, G is gradient · valuesᵀ."""
+    """Mean over the heads of (G ⊙ A)⁺: for mixed = A · values, G is gradient · valuesᵀ."""
     return (gradient @ values.mT).mul_(weights).clamp_(min=0.0).mean(dim=1)

@@ -1,4 +1,4 @@
-"""How far and how widely heads look (arXiv:2010.11929, figure 7 right and appendix D.7)."""
+"""Attention distance and entropy of heads (arXiv:2010.11929, figure 7 right and appendix D.7)."""
 
 import torch
 from einops import einsum
@@ -24,9 +24,9 @@ def attention_distance(
 ) -> Float[Tensor, "B A"]:
     """Mean distance between query and key, weighted by attention, over the queries of an image.
 
-    Only patches have a place: prefix tokens are neither queries nor keys, and the weights of each
-    query are divided by their sum over the patches. A query that looks at no patch has no distance;
-    NaN where none has one.
+    Only patches have a position: prefix tokens are neither queries nor keys, and the weights of
+    each query are divided by their sum over the patches. A query without weight on patches has no
+    distance; NaN if no query has one.
     """
     among = weights[..., prefix:, prefix:]
     distances = patch_distances(grid, stride).to(weights.device, weights.dtype)
@@ -36,12 +36,12 @@ def attention_distance(
 
 
 def attention_entropy(weights: Float[Tensor, "B A N N"]) -> Float[Tensor, "B A"]:
-    """Mean entropy in nats of the weights over all keys, over all queries that look anywhere."""
+    """Mean entropy in nats of the weights over all keys, over all queries with any weight."""
     entropy = torch.special.entr(weights).sum(dim=-1)
     looks = weights.sum(dim=-1) > 0
     return torch.where(looks, entropy, torch.nan).nanmean(dim=-1)
 
 
 def prefix_share(weights: Float[Tensor, "B A N N"], *, prefix: int) -> Float[Tensor, "B A"]:
-    """How much of their attention patches give to the class token and registers."""
+    """Share of the patches' attention on the class token and registers."""
     return weights[..., prefix:, :prefix].sum(dim=-1).mean(dim=-1)

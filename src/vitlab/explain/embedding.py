@@ -9,26 +9,26 @@ from jaxtyping import Float
 from torch import Tensor
 
 LEAST = 1e-12
-"""Share of the variance below which a direction is rounding."""
+"""Share of the variance below which a direction counts as rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """The directions in which rows differ most, the first one most of all."""
+    """Directions of largest variance, in decreasing order."""
 
     mean: Float[Tensor, " p"]
     directions: Float[Tensor, "k p"]
-    """Of length one; the entry of largest size is positive."""
+    """Unit vectors; the entry of largest magnitude is positive."""
     shares: Float[Tensor, " k"]
-    """Of the variance of all rows."""
+    """Shares of the total variance."""
 
     def project(self, rows: Float[Tensor, "*n p"]) -> Float[Tensor, "*n k"]:
-        """The coordinates of rows along the directions."""
+        """Coordinates of rows along the directions."""
         return (rows.double() - self.mean) @ self.directions.T
 
 
 def principal_components(rows: Float[Tensor, "n p"], count: int) -> Components:
-    """Up to `count` of them, in float64; fewer where the rows span fewer."""
+    """Up to `count` components, in float64; fewer if the rows span fewer."""
     rows = rows.detach().cpu().double()
     mean = rows.mean(dim=0)
     _, sizes, directions = torch.linalg.svd(rows - mean, full_matrices=False)
@@ -44,15 +44,16 @@ def principal_components(rows: Float[Tensor, "n p"], count: int) -> Components:
     )
 
 
-# Exact t-SNE (van der Maaten and Hinton, 2008): points in the plane whose neighbours stay near.
+# Exact t-SNE (van der Maaten and Hinton, 2008): points in the plane that keep their neighbours
+# near.
 #
-# For some thousand points at most: every two are compared in every step. Nothing is random: it
-# starts from the two first principal components.
+# For a few thousand points at most: every step compares all pairs. Nothing is random: it starts
+# from the two first principal components.
 
 STEPS, EXAGGERATED = 1000, 250
 EXAGGERATION = 12.0
 START = 1e-4
-"""Deviation of the first positions: small, so that nothing is decided by them but directions."""
+"""Deviation of the initial positions: small, so that they fix nothing but directions."""
 
 
 def tsne(
@@ -62,16 +63,17 @@ def tsne(
     steps: int = STEPS,
     watch: Callable[[int, int], None] | None = None,
 ) -> Float[Tensor, "n 2"]:
-    """Where the rows lie in the plane; `perplexity` is about the number of neighbours that count.
+    """Positions of the rows in the plane; `perplexity` is about the number of neighbours.
 
-    A third of the other rows is the most that it can be.
+    It can be at most a third of the other rows.
     """
     n = len(rows)
     if n < 2:
         return torch.zeros(n, 2, dtype=torch.float64)
     affinities = joint_affinities(rows, min(perplexity, max((n - 1) / 3, 1.0)))
     y = _start(rows)
-    # In proportion to the rows (Belkina et al., 2019): forces between them shrink as they grow.
+    # In proportion to the rows (Belkina et al., 2019): forces between them shrink with their
+    # number.
     rate = n / EXAGGERATION
     speed, gains = torch.zeros_like(y), torch.ones_like(y)
     for step in range(steps):
@@ -88,7 +90,7 @@ def tsne(
 
 
 def joint_affinities(rows: Float[Tensor, "n p"], perplexity: float) -> Float[Tensor, "n n"]:
-    """How much every two rows are neighbours, symmetric, summing to one."""
+    """Symmetric affinities of all pairs of rows, summing to one."""
     rows = rows.detach().cpu().double()
     conditional = conditional_affinities(torch.cdist(rows, rows).square(), perplexity)
     return (conditional + conditional.T) / (2 * len(rows))
@@ -97,10 +99,10 @@ def joint_affinities(rows: Float[Tensor, "n p"], perplexity: float) -> Float[Ten
 def conditional_affinities(
     squared: Float[Tensor, "n n"], perplexity: float
 ) -> Float[Tensor, "n n"]:
-    """Gaussian weights of the others for each row, as wide as makes their perplexity the given."""
+    """Gaussian weights of the others for each row, scaled to the given perplexity."""
     n = len(squared)
     own = torch.eye(n, dtype=torch.bool)
-    # The nearest one at zero: the weights are the same, and none of them vanishes for all.
+    # Shifted to a nearest distance of zero: the weights are the same, and never all vanish.
     distances = squared - squared.masked_fill(own, torch.inf).amin(dim=1, keepdim=True)
     wanted = torch.tensor(perplexity, dtype=torch.float64).log()
     low, high = torch.zeros(n, 1).double(), torch.full((n, 1), torch.inf).double()
@@ -133,31 +135,31 @@ def _start(rows: Float[Tensor, "n p"]) -> Float[Tensor, "n 2"]:
     return y / y[:, :1].std(correction=0).clamp(min=1e-12) * START
 
 
-# Linear CKA: how alike two layers describe the same images (arXiv:1905.00414).
+# Linear CKA: similarity of two layers' features of the same images (arXiv:1905.00414).
 
 LEAST_IMAGES = 4
-"""Of which the unbiased estimate can be had."""
+"""Minimum number of images for the unbiased estimate."""
 
 
 def linear_cka(layers: Float[Tensor, "L n p"]) -> Float[Tensor, "L L"]:
     """|YᵀX|² / (|XᵀX| |YᵀY|) of centred features, for every two layers.
 
-    With fewer images than features it is too large, also for features that have nothing in common.
+    With fewer images than features it is too large, also for unrelated features.
     """
     centred = layers.double() - layers.double().mean(dim=1, keepdim=True)
     return _normalised(_inner(centred @ centred.mT))
 
 
 def unbiased_cka(layers: Float[Tensor, "L n p"]) -> Float[Tensor, "L L"]:
-    """The same with the unbiased estimate of HSIC (arXiv:2010.15327, equation 3), n from 4 on.
+    """Linear CKA with the unbiased estimate of HSIC (arXiv:2010.15327, equation 3), n from 4 on.
 
-    Around zero, and also below, for features that have nothing in common.
+    Around zero, and also below, for unrelated features.
     """
     x = layers.double()
     n = x.shape[1]
     if n < LEAST_IMAGES:
         raise ValueError(f"{n} images; unbiased CKA needs at least {LEAST_IMAGES}")
-    # Constant features change nothing, and centring them keeps the sums below small.
+    # Constant features have no effect, and centring them keeps the sums below small.
     x = x - x.mean(dim=1, keepdim=True)
     grams = x @ x.mT
     grams.diagonal(dim1=-2, dim2=-1).zero_()
@@ -175,7 +177,7 @@ def _inner(grams: Float[Tensor, "L n n"]) -> Float[Tensor, "L L"]:
 
 
 def _normalised(hsic: Float[Tensor, "L L"]) -> Float[Tensor, "L L"]:
-    """NaN for layers in which all images are the same."""
+    """Normalise HSIC; NaN for layers with identical features for all images."""
     own = hsic.diagonal()
     size = torch.where(own > 0, own, torch.nan).sqrt()
     return hsic / size[:, None] / size

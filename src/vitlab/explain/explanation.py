@@ -1,4 +1,4 @@
-"""What a model looks at in one image: numbers, and a figure for those who want one."""
+"""Explanation of a model's prediction for one image: numbers, and an optional figure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,55 +20,55 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float32]
 FLAT = 1e-5
-"""Differences of a map's numbers, as a part of the largest, that are but rounding."""
+"""Relative differences of a map's values that count as rounding."""
 FLAT_MAPS = "Where no colour is seen, the map is the same for every patch."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Explanation:
-    """The map of one image, what the model said of it, and the question that the map answers."""
+    """Map of one image, the model's prediction, and the question that the map answers."""
 
     ask: Ask
     map: Array
-    """[h, w]: a number for each patch."""
+    """[h, w]: a value for each patch."""
     layers: tuple[Array, ...]
     """With `each`, [h, w] for each block or [A, h, w] for its heads; blocks may differ in h, w."""
     fine: Array | None
-    """[H, W]: a number for each pixel that the model reads, from methods that know it."""
+    """[H, W]: a value for each pixel of the model input, from methods that provide it."""
     elsewhere: float | None
-    """Share of the attention that lies on class token and registers, which the map leaves out."""
+    """Share of the attention on class token and registers, which the map leaves out."""
     target: str | None
-    """The class that the map is of; None: it is of none."""
+    """Class that the map is about; None: none."""
     top: tuple[tuple[str, float], ...]
-    """The likeliest classes with their probabilities, or values; nothing without a head."""
+    """Most likely classes with their probabilities, or values; empty without a head."""
     task: Task
     path: str | None
     picture: Image.Image
-    """As it was given, upright."""
+    """The input image, upright."""
     view: View
-    """Which part of it the model saw, at which size."""
+    """Part of it that the model saw, and its size."""
     wording: str
     grid: Grid
-    """The model's finest grid, and where its patches lie in the pixels that it reads."""
+    """The model's finest grid, and the location of its patches in the model input."""
     where: Placement
 
     @property
     def question(self) -> str:
-        """What the map answers."""
+        """Question that the map answers."""
         return self.wording.replace(CLASS, f"“{self.target}”")
 
     @property
     def caption(self) -> str:
-        """The question, and what must be known to read the map."""
+        """Question, and notes needed to read the map."""
         return caption([self])
 
     @property
     def pixel_map(self) -> Array:
-        """[H, W] of the picture: the map for every pixel, zero where the model sees none."""
+        """[H, W] of the image: the map for every pixel, zero outside of the model's view."""
         return self.to_pixels(self.map if self.fine is None else self.fine)
 
     def to_pixels(self, values: Array, size: Grid | None = None) -> Array:
-        """One of the maps, at the size of the picture (None) or at another of its proportions."""
+        """One of the maps, at the size of the image (None) or at another of its proportions."""
         view = self.view if size is None else replace(self.view, image=size)
         if self.fine is not None and values.shape == self.fine.shape:
             return to_picture(values, PIXELS, view)
@@ -79,19 +79,19 @@ class Explanation:
         return to_picture(values, (rows, columns), view)
 
     def figure(self) -> "Figure":
-        """The picture, the map over it, and what the model said; needs matplotlib."""
+        """Image, map over it, and the model's prediction; needs matplotlib."""
         from vitlab.explain.figure import draw
 
         return draw([self])
 
     def save(self, path: Path | str) -> None:
-        """Write the figure: PNG, SVG or PDF, by the name."""
+        """Write the figure as PNG, SVG or PDF, by the name."""
         from vitlab.explain.figure import save
 
         save(self.figure(), Path(path))
 
     def to_json(self) -> Mapping[str, Any]:
-        """All but the picture, as JSON-able values."""
+        """All but the image, as JSON-serialisable values."""
         return {
             "path": self.path,
             "method": self.ask.method,
@@ -111,7 +111,7 @@ class Explanation:
 
 
 def caption(found: Sequence[Explanation]) -> str:
-    """What stands under maps that answer the same question."""
+    """Caption of maps that answer the same question."""
     first = found[0]
     alone = len({one.target for one in found}) == 1
     asked = first.question if alone else first.wording.replace(CLASS, "the class above it")

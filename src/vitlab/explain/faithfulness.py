@@ -1,6 +1,6 @@
-"""Is a map true? Deletion and insertion (arXiv:1806.07421): patches go, or come, the highest first.
+"""Faithfulness of maps: deletion and insertion of patches (arXiv:1806.07421), highest first.
 
-A true map takes the probability of the class away with few patches, and gives it back with few.
+A faithful map removes the probability of the class with few patches, and restores it with few.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,17 +24,17 @@ BLUR = 1 / 16
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Curves:
-    """Probability of the class of each image while patches go and come; [B, steps + 1]."""
+    """Probability of the class of each image during deletion and insertion; [B, steps + 1]."""
 
     shares: NDArray[np.float64]
-    """Part of the patches that have gone, or come, at each step."""
+    """Share of the patches that are deleted, or inserted, at each step."""
     deletion: NDArray[np.float64]
     insertion: NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Perturbation:
-    """How patches are removed, and in how many steps."""
+    """Method of removing patches, and the number of steps."""
 
     steps: int
     removed: Removed = "mean"
@@ -48,9 +48,9 @@ class Perturbation:
         orders: Mapping[str, Int[Tensor, "B P"]],
         grid: Grid,
     ) -> dict[str, Curves]:
-        """The curves of several orders of the same images' patches; first come those that go first.
+        """Curves of several orders of the same images' patches; the first is removed first.
 
-        `believe` tells probabilities of images.
+        `believe` returns probabilities for images.
         """
         patches = grid[0] * grid[1]
         counts = [round(step * patches / self.steps) for step in range(self.steps + 1)]
@@ -58,7 +58,7 @@ class Perturbation:
         ends = [self._believed(believe, ends, target) for ends in (images, bare)]
         found = {}
         for name, order in orders.items():
-            ranks = order.argsort(dim=1)  # [B, P]: when each patch goes
+            ranks = order.argsort(dim=1)  # [B, P]: step at which each patch is removed
             kept, gone = [ends[0]], [ends[1]]
             for count in counts[1:-1]:
                 mask = in_pixels(ranks < count, grid, images)
@@ -83,19 +83,19 @@ class Perturbation:
 
 
 def area(shares: NDArray[np.float64], curves: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Area under each curve, straight between its points."""
+    """Area under each curve, by the trapezoidal rule."""
     return ((curves[:, 1:] + curves[:, :-1]) / 2) @ np.diff(shares)
 
 
 def order_of(maps: Float[Tensor, "B h w"], generator: torch.Generator) -> Int[Tensor, "B P"]:
-    """Patches by their values, the highest first; those of one value in random order."""
+    """Patches by their values, the highest first; ties in random order."""
     values = maps.flatten(1).cpu()
     mixed = torch.rand(values.shape, generator=generator).argsort(dim=1)
     return mixed.gather(1, values.gather(1, mixed).argsort(dim=1, descending=True, stable=True))
 
 
 def without(images: Float[Tensor, "B C H W"], removed: Removed) -> Float[Tensor, "B C H W"]:
-    """Images of which nothing is left but their mean colour, or what a strong blur leaves."""
+    """Images reduced to their mean colour, or to a strong blur."""
     if removed == "mean":
         return images.mean(dim=(2, 3), keepdim=True).expand_as(images)
     deviation = BLUR * min(images.shape[2:])
@@ -107,7 +107,7 @@ def without(images: Float[Tensor, "B C H W"], removed: Removed) -> Float[Tensor,
 def in_pixels(
     cells: Bool[Tensor, "B P"], grid: Grid, images: Float[Tensor, "B C H W"]
 ) -> Bool[Tensor, "B 1 H W"]:
-    """What is said of patches, said of their pixels."""
+    """Values of patches, expanded to their pixels."""
     rows, columns = (
         (torch.arange(side) * cells // side).to(images.device)
         for side, cells in zip(images.shape[2:], grid, strict=True)
@@ -118,7 +118,7 @@ def in_pixels(
 def _blurred(
     images: Float[Tensor, "B C H W"], axis: int, deviation: float
 ) -> Float[Tensor, "B C H W"]:
-    """Along one axis, the border repeated."""
+    """Blur along one axis, with the border repeated."""
     reach = int(3 * deviation)
     offsets = torch.arange(-reach, reach + 1, device=images.device, dtype=images.dtype)
     weights = torch.exp(-((offsets / deviation) ** 2) / 2)

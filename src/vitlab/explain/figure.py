@@ -1,4 +1,4 @@
-"""Figures of explanations: pictures, maps over them, what the model said, and the question."""
+"""Figures of explanations: images, maps over them, predictions, and the question."""
 
 import textwrap
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 ENDINGS = (".png", ".svg", ".pdf")
 COLOURS = "inferno"
-"""Grows in lightness, so that it is read without seeing colours too."""
+"""Colour map of increasing lightness, readable without colour vision too."""
 INK, SOFT, BAR, TRACK, ASKED = "#1f2430", "#667085", "#4c78a8", "#e6e8ec", "#00b4d8"
 MANY, TOP = 4096, 0.005
-"""A map of so many numbers or more has outliers: this part of it, the highest, is drawn as one."""
+"""Maps with this many values have outliers: this share, the highest, is drawn as one colour."""
 FAINT, STRONG = 0.35, 0.9
-"""How much of the picture the map covers where it is least and most."""
+"""Opacity of the map over the image at its minimum and maximum."""
 
 
 def check_name(path: Path) -> None:
-    """Refuse a place that no figure can be written to, before anything is computed."""
+    """Raise for a path that no figure can be written to, before anything is computed."""
     if path.suffix.lower() not in ENDINGS:
         raise FileError(f"{path}: valid: a name that ends in {', '.join(ENDINGS)}")
     check_parent(path)
@@ -37,7 +37,7 @@ def check_name(path: Path) -> None:
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Write a figure, whole or not at all."""
+    """Write a figure atomically."""
     with replacing(path) as file:
         figure.savefig(file, format=path.suffix.lower()[1:])
 
@@ -55,7 +55,7 @@ def draw(found: Sequence[Explanation]) -> "Figure":
 
 
 def _draw_maps(found: Sequence[Explanation]) -> "Figure":
-    """A row for each image: the picture, the map over it, the likeliest classes."""
+    """One row per image: the image, the map over it, the most likely classes."""
     figure = new_figure()(figsize=(9.0, 2.9 * len(found) + 0.9), dpi=150, layout="constrained")
     axes = figure.subplots(len(found), 3, squeeze=False, width_ratios=(1, 1, 0.85))
     for row, explanation in zip(axes, found, strict=True):
@@ -70,7 +70,7 @@ def _draw_maps(found: Sequence[Explanation]) -> "Figure":
 
 
 def _draw_layers(found: Sequence[Explanation]) -> "Figure":
-    """The picture and a map for each block, image after image."""
+    """Image and a map for each block, image after image."""
     columns = 7
     panels = 1 + len(found[0].layers)
     lines = -(-panels // columns)
@@ -91,9 +91,9 @@ def _draw_layers(found: Sequence[Explanation]) -> "Figure":
 
 
 def _draw_heads(explanation: Explanation) -> "Figure":
-    """The picture, and under it a map for each head of each block, without the picture.
+    """Image, and below it a map for each head of each block, without the image.
 
-    A row for each block, or, where heads are few, for each head.
+    A row for each block, or, with few heads, for each head.
     """
     depth, heads = len(explanation.layers), len(explanation.layers[0])
     height, width = explanation.view.size
@@ -128,7 +128,7 @@ def _show_picture(axes: Any, explanation: Explanation) -> None:
     axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
     axes.set_axis_off()
     if explanation.path is not None:
-        place = Path(explanation.path)  # `sample/test/17` is no file, and needs all of its name
+        place = Path(explanation.path)  # `sample/test/17` is not a file, and needs its full name
         name = place.name if place.suffix else explanation.path
         axes.set_title(_short(name), fontsize=9, color=SOFT)
     _frame(axes, explanation, picture)
@@ -136,7 +136,7 @@ def _show_picture(axes: Any, explanation: Explanation) -> None:
 
 
 def _mark_token(axes: Any, explanation: Explanation, picture: NDArray[np.uint8]) -> None:
-    """A square around the patch that is asked."""
+    """Draw a square around the query patch."""
     if explanation.ask.token is None:
         return
     from matplotlib.patches import Rectangle
@@ -154,7 +154,7 @@ def _mark_token(axes: Any, explanation: Explanation, picture: NDArray[np.uint8])
 
 
 def _frame(axes: Any, explanation: Explanation, picture: NDArray[np.uint8]) -> None:
-    """Lines around what the model sees, where that is not everything."""
+    """Draw lines around the model's view, where it is not the whole image."""
     top, left, bottom, right = explanation.view.box
     height, width = explanation.view.image
     if bottom - top > 0.99 * height and right - left > 0.99 * width:
@@ -167,7 +167,7 @@ def _frame(axes: Any, explanation: Explanation, picture: NDArray[np.uint8]) -> N
 
 
 def _show_map(axes: Any, explanation: Explanation, values: Array) -> None:
-    """The map over the picture in grey: the stronger, the more it covers."""
+    """Draw the map over the grey image: higher values cover more."""
     grey = _small(explanation.picture.convert("L"))
     size = (grey.shape[0], grey.shape[1])
     heat = scaled(explanation.to_pixels(values, size), values)
@@ -181,14 +181,14 @@ def _show_map(axes: Any, explanation: Explanation, values: Array) -> None:
 
 
 def scaled(heat: Array, values: Array) -> Array:
-    """A map from 0 at its least to 1 at its most, a flat one 0; of many pixels, the top as one."""
+    """Map scaled to [0, 1], a flat one to 0; with many pixels, the highest are clipped."""
     top = 1 - TOP if values.size > MANY else 1
     low, high = float(values.min()), float(np.quantile(values, top))
     return np.clip((heat - low) / (high - low), 0.0, 1.0) if high > low else np.zeros_like(heat)
 
 
 def _show_top(axes: Any, explanation: Explanation) -> None:
-    """The likeliest classes as bars, the most likely on top; values as text."""
+    """Draw the most likely classes as bars, the first on top; values as text."""
     axes.set_axis_off()
     shown = explanation.top[:5]
     if not shown:
@@ -209,7 +209,7 @@ def _show_top(axes: Any, explanation: Explanation) -> None:
 
 
 def _explain_colours(figure: Any, axes: Any, part: float) -> None:
-    """A bar of the colours, as long as this part of the panels."""
+    """Draw a colour bar, as long as this part of the panels."""
     from matplotlib.cm import ScalarMappable
 
     bar = figure.colorbar(
@@ -231,7 +231,7 @@ def _main(explanation: Explanation) -> Array:
 
 
 def _small(picture: Image.Image) -> NDArray[np.uint8]:
-    """The picture no larger than a figure shows it; tiny ones as they are."""
+    """Image reduced to the size of the figure; tiny ones are unchanged."""
     factor = min(1.0, LONGEST / max(picture.size))
     size = (max(1, round(picture.width * factor)), max(1, round(picture.height * factor)))
     return np.asarray(picture.resize(size, Image.Resampling.LANCZOS))
@@ -242,7 +242,7 @@ def _short(text: str, letters: int = 40) -> str:
 
 
 def new_figure() -> Any:
-    """Matplotlib's `Figure`, which no window belongs to."""
+    """Create matplotlib's `Figure` without a window."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

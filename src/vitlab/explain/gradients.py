@@ -1,4 +1,4 @@
-"""Maps from gradients alone: Grad-CAM (arXiv:1610.02391) and those of pixels (arXiv:1312.6034)."""
+"""Maps from gradients: Grad-CAM (arXiv:1610.02391) and input gradients (arXiv:1312.6034)."""
 
 from collections.abc import Collection
 
@@ -18,8 +18,8 @@ def gradcam(
 ) -> Maps:
     """Features of the patches, weighted by the mean gradient of the target's score.
 
-    The features are those that the attention of a block reads; without `layer`, of the last block,
-    or those that the pooling reads where it reads the patches themselves.
+    The features are the attention input of a block; without `layer`, of the last block, or the
+    pooling's input where it reads the patches themselves.
     """
     last = len(found.stages) - 1
     pooled = layer is None and found.model.read is None
@@ -35,7 +35,7 @@ def gradcam(
 def gradcam_of_cnn(
     model: CNN, features: Float[Tensor, "B D h w"], target: Int[Tensor, " B"]
 ) -> Maps:
-    """The same of the last feature map of a CNN."""
+    """Grad-CAM of the last feature map of a CNN."""
     with torch.enable_grad():
         node = features.detach().requires_grad_()
         score = total_score(model.classify_map(node), target)
@@ -47,8 +47,8 @@ def gradcam_of_cnn(
 def input_gradient(
     found: Trace, images: Float[Tensor, "B C H W"], target: Int[Tensor, " B"]
 ) -> Maps:
-    """The length of the gradient of the target's score at each pixel; its mean in each patch."""
-    upstream = score_gradient(found, target)  # of the tokens, where there is no block
+    """Norm of the gradient of the target's score at each pixel; its mean in each patch."""
+    upstream = score_gradient(found, target)  # of the tokens, if there is no block
     for _, _, back in backward(found, target, ("before",)):
         upstream = back.gradients["before"]
     with torch.enable_grad():
@@ -61,7 +61,7 @@ def input_gradient(
 def input_gradient_of_cnn(
     model: CNN, images: Float[Tensor, "B C H W"], target: Int[Tensor, " B"], grid: Grid
 ) -> Maps:
-    """The same of a CNN, its mean in the cells of a grid."""
+    """Input gradient of a CNN, its mean in the cells of a grid."""
     with torch.enable_grad():
         node = images.detach().requires_grad_()
         score = total_score(model(node), target)

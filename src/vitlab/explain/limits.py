@@ -1,8 +1,8 @@
-"""How many images and steps, unless told otherwise; imports nothing."""
+"""Default numbers of images and steps; imports nothing."""
 
 SHOWN, MOST = 16, 32
-"""Pictures of a figure: usually, and at most."""
+"""Images in a figure: by default, and at most."""
 TESTED, STEPS = 100, 14
-"""Pictures of a test of maps, and the portions in which patches go."""
+"""Images in a test of maps, and the number of steps in which patches are removed."""
 LONGEST = 640
-"""Pixels of a picture's longer side in a figure."""
+"""Pixels of an image's longer side in a figure."""

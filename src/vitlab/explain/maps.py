@@ -1,4 +1,4 @@
-"""What a method returns: maps of patches, and how rows over tokens become such maps."""
+"""Results of a method: maps of patches, and their computation from rows over tokens."""
 
 from dataclasses import dataclass
 
@@ -15,20 +15,20 @@ class Maps:
 
     map: Float[Tensor, "B h w"]
     layers: tuple[Float[Tensor, "B *A _ _"], ...] = ()
-    """Where it was asked for: a map for each block, or one for each of its heads."""
+    """On request: a map for each block, or one for each of its heads."""
     elsewhere: Float[Tensor, " B"] | None = None
-    """Share of a distribution that lies on tokens that are no patches."""
+    """Share of a distribution on tokens that are not patches."""
     fine: Float[Tensor, "B H W"] | None = None
-    """The map for every pixel that the model reads, of methods that know it."""
+    """Map for every pixel of the model input, from methods that provide it."""
 
 
 def patches_of(rows: Float[Tensor, "*B N"], prefix: int, grid: Grid) -> Float[Tensor, "*B h w"]:
-    """The part of rows over tokens that belongs to patches, where they lie."""
+    """Part of rows over tokens that belongs to patches, arranged on the grid."""
     return rows[..., prefix:].unflatten(-1, grid)
 
 
 def unpooled(rows: Float[Tensor, "*B M"], prefix: int, grid: Grid) -> Float[Tensor, "*B N"]:
-    """Rows over tokens whose patches are averages of 2x2, as rows over those: a quarter each."""
+    """Rows over tokens of 2x2-averaged patches, expanded to those patches: a quarter each."""
     finer = patches_of(rows, prefix, grid) / 4
     for axis in (-2, -1):
         finer = finer.repeat_interleave(2, dim=axis)
@@ -36,5 +36,5 @@ def unpooled(rows: Float[Tensor, "*B M"], prefix: int, grid: Grid) -> Float[Tens
 
 
 def share_elsewhere(rows: Float[Tensor, "B N"], prefix: int) -> Float[Tensor, " B"]:
-    """The share of each row that lies before the patches."""
+    """Share of each row on the tokens before the patches."""
     return rows[:, :prefix].sum(dim=1) / rows.sum(dim=1)

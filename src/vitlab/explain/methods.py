@@ -1,4 +1,4 @@
-"""From a question and a batch of images to maps: every method, every model."""
+"""Compute the maps of a request for a batch of images, for every method and model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ from vitlab.models.vit import VisionTransformer, layer_number
 from vitlab.nn.encoder import Grid
 
 ATTENTION_BYTES = 1 << 29
-"""What the attention weights of one block may take; fewer images at once where it is more."""
+"""Bytes that the attention weights of one block may take; larger batches are split."""
 GRAPH_BYTES = 1 << 30
-"""What the graphs of all blocks may take; where it is more, the way back computes them again."""
+"""Bytes that the graphs of all blocks may take; beyond, the backward pass recomputes them."""
 MOST_IMAGES = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Maps of a batch of images, what the model said of them, and which class the maps are of."""
+    """Maps of a batch of images, the model's predictions, and the class that the maps are about."""
 
     maps: Maps
     logits: Float[Tensor, "B classes"]
@@ -44,7 +44,7 @@ def explain(
     ask: Ask,
     target: Int[Tensor, " B"] | None = None,
 ) -> Answer:
-    """The maps that a question has; without `target`, of the class with the highest score."""
+    """Maps for a request; without `target`, of the class with the highest score."""
     ask.check(model)
     with torch.inference_mode(mode=False):
         images = images.clone() if images.is_inference() else images
@@ -71,7 +71,7 @@ def _explain(
 def maps_of(
     found: Trace, images: Float[Tensor, "B C H W"], ask: Ask, target: Int[Tensor, " B"]
 ) -> Maps:
-    """The maps of a model that has been run already."""
+    """Maps of a model that has already been run."""
     ask.query.check(found.grid)
     every = ask.each is not None
     layer = None if ask.layer is None else layer_number(ask.layer, len(found.stages))
@@ -87,7 +87,7 @@ def maps_of(
 
 
 def images_at_once(model: nn.Module) -> int:
-    """How many images are explained together, so that memory stays small."""
+    """Number of images explained together, so that memory stays small."""
     if not isinstance(model, VisionTransformer):
         return MOST_IMAGES
     config = model.config
@@ -95,7 +95,7 @@ def images_at_once(model: nn.Module) -> int:
 
 
 def graph_bytes(model: VisionTransformer, images: int) -> int:
-    """About what the graphs of all blocks take: vectors of the width and of the MLP's."""
+    """Approximate bytes of the graphs of all blocks: vectors of the model's and the MLP's width."""
     config = model.config
     numbers = config.tokens * (12 * config.width + 2 * config.mlp_width) * config.depth
     return 4 * images * numbers
@@ -119,7 +119,7 @@ def _of_cnn(
 def every_method(
     model: nn.Module, images: Float[Tensor, "B C H W"], methods: Sequence[Method], grid: Grid
 ) -> tuple[Int[Tensor, " B"], dict[str, Float[Tensor, "B r c"]]]:
-    """The likeliest class of each image, and each method's map of it in the cells of one grid."""
+    """Most likely class of each image, and each method's map of it in the cells of one grid."""
     if isinstance(model, VisionTransformer):
         found = trace(model, images)
         with torch.no_grad():
@@ -135,7 +135,7 @@ def every_method(
 def _in_cells(
     model: nn.Module, maps: Float[Tensor, "B h w"], images: Float[Tensor, "B C H W"], grid: Grid
 ) -> Float[Tensor, "B r c"]:
-    """Maps at the middles of equal cells of the image."""
+    """Maps at the centres of equal cells of the image."""
     size = (images.shape[2], images.shape[3])
     where = placement(model, size, (maps.shape[1], maps.shape[2]))
     rows, columns = (

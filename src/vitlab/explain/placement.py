@@ -1,4 +1,4 @@
-"""Where patches lie in a picture: by the stem's stride in the model's pixels, then by the crop."""
+"""Location of patches in an image: by the stem's stride in model pixels, then by the crop."""
 
 from dataclasses import dataclass
 
@@ -17,23 +17,23 @@ from vitlab.nn.encoder import Grid
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The middles of the rows or columns of a grid, in the model's pixels: start + i x step."""
+    """Centres of the rows or columns of a grid, in model pixels: start + i x step."""
 
     start: float
     step: float
 
     def coarser(self, factor: float) -> "Axis":
-        """Of a grid whose cells are each `factor` cells of this one."""
+        """Axis of a grid whose cells are `factor` cells of this one."""
         return Axis(self.start + (factor - 1) / 2 * self.step, factor * self.step)
 
 
 Placement = tuple[Axis, Axis]
 PIXELS: Placement = (Axis(0.5, 1.0), Axis(0.5, 1.0))
-"""Every pixel a cell of its own."""
+"""Axis in which every pixel is a cell."""
 
 
 def placement(model: nn.Module, size: Grid, grid: Grid) -> Placement:
-    """Where the cells of a model's grid lie in an image of `size` that it reads."""
+    """Location of the cells of a model's grid in a model input of `size`."""
     if isinstance(model, VisionTransformer):
         finest = model.config.grid_for(size)
         rows, columns = (
@@ -56,15 +56,15 @@ def _stem_axis(config: ViTConfig, size: Grid, grid: Grid, axis: int) -> Axis:
     step = size[axis] / grid[axis]
     if config.stem == "resnet":
         # Of the two paths through a block one keeps the first pixel of a stride, the other the
-        # second: the middle of the cell lies between them. SAME padding is even on both sides.
+        # second: the centre of the cell lies between them. SAME padding is even on both sides.
         step = 4 * 2 ** max(len(config.resnet_layers) - 1, 0) * pair(config.patch_size)[axis]
     return Axis((size[axis] - (grid[axis] - 1) * step) / 2, step)
 
 
 def _conv_axis(config: ViTConfig) -> Axis:
-    """Odd windows, padded by half of their side, keep each first pixel; pools before norms do not.
+    """Odd windows, padded by half their side, keep each first pixel; pools before norms do not.
 
-    Those take the middle of as many pixels as their stride.
+    Those take the centre of as many pixels as their stride.
     """
     apart = config.conv_downsample == "pool" and config.conv_pool_at == "before"
     axis = Axis(0.5, 1.0)
@@ -74,9 +74,9 @@ def _conv_axis(config: ViTConfig) -> Axis:
 
 
 def to_picture(values: NDArray[np.float32], where: Placement, view: View) -> NDArray[np.float32]:
-    """A map of cells for every pixel of the picture, linear between the cells' middles.
+    """Map of cells for every pixel of the image, linear between the cells' centres.
 
-    Zero where the model does not see the picture.
+    Zero outside of the model's view.
     """
     seen = (view.seen(0), view.seen(1))
     sampled = sample(values, where, *seen)
@@ -92,7 +92,7 @@ def sample(
     rows: NDArray[np.float64],
     columns: NDArray[np.float64],
 ) -> NDArray[np.float32]:
-    """A map of cells at rows and columns of the model's pixels, linear between middles."""
+    """Map of cells at rows and columns of model pixels, linear between centres."""
     for axis, at in enumerate((rows, columns)):
         last = values.shape[axis] - 1
         place = np.clip((at - where[axis].start) / where[axis].step, 0, last)
@@ -107,15 +107,15 @@ def sample(
 def cell_means(
     values: Float[Tensor, "B H W"], where: Placement, grid: Grid
 ) -> Float[Tensor, "B h w"]:
-    """The mean over the pixels of each cell: those whose middle is nearest to the cell's."""
+    """Mean over the pixels of each cell: those whose centre is nearest to the cell's."""
     size = (values.shape[1], values.shape[2])
     down, across = (_shares(where[axis], size[axis], grid[axis]).to(values) for axis in (0, 1))
     return down @ values @ across.T
 
 
 def _shares(axis: Axis, side: int, cells: int) -> Float[Tensor, "cells side"]:
-    """What part each pixel has in the mean of a cell."""
-    # Halfway between two cells is the second's, each time: cells then have as many pixels.
+    """Weight of each pixel in the mean of a cell."""
+    # Ties between two cells always go to the second: cells then have equally many pixels.
     nearest = ((torch.arange(side) + 0.5 - axis.start) / axis.step + 0.5).floor()
     nearest = nearest.clamp(0, cells - 1)
     shares = (nearest[None] == torch.arange(cells)[:, None]).double()

@@ -1,4 +1,4 @@
-"""What is asked of a model about an image: a method, and where in the model to look."""
+"""Request for an explanation of an image: a method, and a place in the model."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -18,21 +18,21 @@ from vitlab.nn.attention import SelfAttention
 from vitlab.nn.encoder import Grid
 from vitlab.nn.pool import AttentionPool
 
-# Who looks: the tokens that a question is about, as a distribution over the tokens of a layer.
+# Query: the tokens that a question is about, as a distribution over the tokens of a layer.
 
 Token = tuple[int, int]
 Each = Literal["layer", "head"]
-"""What there shall be a map for."""
+"""Unit of which each gets its own map."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """A patch by row and column, or, without one, whatever the head reads."""
+    """A patch by row and column, or, without one, the tokens that the head reads."""
 
     token: Token | None = None
 
     def check(self, grid: Grid) -> None:
-        """Refuse a patch that the grid does not have."""
+        """Raise for a patch outside of the grid."""
         if self.token is None:
             return
         row, column = self.token
@@ -42,7 +42,7 @@ class Query:
             )
 
     def row(self, found: Trace, layer: int) -> Float[Tensor, "B N"]:
-        """How much each token behind a block is asked; sums to one."""
+        """Weight of each token after a block in the query; sums to one."""
         x, grid = found.stages[layer].x, found.stages[layer].grid
         row = x.new_zeros(x.shape[:2])
         pool = found.model.config.pool
@@ -58,7 +58,7 @@ class Query:
         return row
 
     def words(self, config: ViTConfig) -> str:
-        """Who it is, in words that begin a question."""
+        """Description of the query, as the beginning of a question."""
         if self.token is not None:
             return "the patch in row {}, column {}".format(*self.token)
         if config.pool == "cls":
@@ -72,14 +72,14 @@ class Query:
 
 
 def behind(found: Trace, layer: int, row: Float[Tensor, "B M"]) -> Float[Tensor, "B N"]:
-    """A row over the last block's tokens, over those of an earlier one, which may be more."""
+    """Row over the last block's tokens, converted to those of an earlier block with more tokens."""
     for stage in found.stages[:layer:-1]:
         row = unpooled(row, found.prefix, stage.grid) if stage.pools else row
     return row
 
 
 def _place(token: Token, whole: Grid, grid: Grid) -> int:
-    """The number of the patch in `grid` under which one of the finer grid `whole` lies."""
+    """Index of the patch in `grid` that covers one of the finer grid `whole`."""
     row, column = (
         place * cells // fine for place, cells, fine in zip(token, grid, whole, strict=True)
     )
@@ -87,7 +87,7 @@ def _place(token: Token, whole: Grid, grid: Grid) -> int:
 
 
 def probe_looks(found: Trace) -> Float[Tensor, "B A N"]:
-    """Where the probe of an attention pooling looks."""
+    """Attention weights of the probe of an attention pooling."""
     pool = found.model.pool
     assert isinstance(pool, AttentionPool)
     with torch.no_grad():
@@ -98,7 +98,7 @@ def probe_looks(found: Trace) -> Float[Tensor, "B A N"]:
 Method = Literal["attention", "rollout", "relevance", "gradcam", "input-gradient"]
 METHODS: tuple[Method, ...] = get_args(Method)
 OF_A_CLASS = ("relevance", "gradcam", "input-gradient")
-"""Methods whose map is about one class; the others show the same whatever the model answers."""
+"""Methods whose map is about one class; the others do not depend on the prediction."""
 CNN = ResNet | TutorialCNN
 OF_ANY_MODEL = ("gradcam", "input-gradient")
 """Methods that need no attention."""
@@ -109,20 +109,20 @@ TAKES = {
     "each": ("attention", "rollout", "relevance", "gradcam"),
     "target": OF_A_CLASS,
 }
-"""Which methods an option is for."""
+"""Methods that accept each option."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """A question; `check` refuses what a model cannot answer."""
+    """A request; `check` raises for one that a model does not support."""
 
     method: Method = "relevance"
     layer: int | None = None
-    """A block, from 0 or -1; None: what the method is about."""
+    """A block, from 0 or -1; None: the method's default."""
     head: int | None = None
     """A head of it, from 0; None: the mean of all."""
     token: Token | None = None
-    """Row and column of the patch that is asked; None: whatever the head reads."""
+    """Row and column of the query patch; None: the tokens that the head reads."""
     each: Each | None = None
     """`layer`: also a map for each block; `head`: also one for each head of each block."""
 
@@ -141,16 +141,16 @@ class Ask:
 
     @property
     def query(self) -> Query:
-        """Who is asked."""
+        """Query of the request."""
         return Query(self.token)
 
     @property
     def of_a_class(self) -> bool:
-        """Whether the map is about one class."""
+        """True if the map is about one class."""
         return self.method in OF_A_CLASS
 
     def check(self, model: nn.Module) -> None:
-        """Refuse what this model does not have, before anything is computed."""
+        """Raise for anything that this model does not have, before anything is computed."""
         check_unmerged(model, self.method)
         if not isinstance(model, VisionTransformer):
             if not isinstance(model, CNN):
@@ -171,11 +171,11 @@ class Ask:
             layer_number(self.layer, config.depth)
         if self.head is not None and not 0 <= self.head < config.heads:
             raise InputError(f"head {self.head}; valid: 0 to {config.heads - 1}")
-        if not config.dynamic_size:  # else it is known when the images are
+        if not config.dynamic_size:  # otherwise the grid is known only with the images
             self.query.check(config.grid)
 
     def _check_without_blocks(self, config: ViTConfig) -> None:
-        """A model without encoder blocks is read through its pooling alone."""
+        """Raise unless the request concerns the pooling of a model without encoder blocks."""
         valid = ["input-gradient"] if config.pool == "cls" else [*OF_ANY_MODEL]
         valid += ["attention"] if config.pool == "map" else []
         if self.method not in valid or self.each is not None or self.token is not None:
@@ -186,7 +186,7 @@ class Ask:
 
 
 def answerable(model: nn.Module) -> tuple[Method, ...]:
-    """The methods that a model has."""
+    """Methods that a model supports."""
     return tuple(method for method in METHODS if _answers(model, method))
 
 
@@ -208,7 +208,7 @@ def _check_gradients(model: VisionTransformer) -> None:
 
 
 def check_option(method: str, name: str, value: Any) -> None:
-    """Refuse an option that says nothing to a method."""
+    """Raise for an option that a method does not use."""
     if method in TAKES[name]:
         return
     shown = ",".join(map(str, value)) if isinstance(value, tuple) else repr(value)
@@ -216,14 +216,14 @@ def check_option(method: str, name: str, value: Any) -> None:
     raise InputError(f"{word} {shown} says nothing to {method}; valid: {', '.join(TAKES[name])}")
 
 
-# The question that a map answers, in words: what stands under every figure.
+# The question that a map answers, in words: the caption of every figure.
 
 CLASS = "{class}"
-"""Stands for the class that a map is of."""
+"""Placeholder for the class that a map is about."""
 
 
 def question(model: nn.Module, ask: Ask) -> str:
-    """What the map of one class, or of none, answers."""
+    """Question that the map of one class, or of none, answers."""
     config = model.config if isinstance(model, VisionTransformer) else None
     if ask.method == "input-gradient":
         return (
@@ -236,7 +236,7 @@ def question(model: nn.Module, ask: Ask) -> str:
             f"Which features raise the score of {CLASS}, and where are they? "
             f"Grad-CAM (arXiv:1610.02391) of {of}."
         )
-    assert config is not None  # `Ask.check` has seen the model
+    assert config is not None  # ensured by `Ask.check`
     if ask.method == "attention":
         return _of_attention(config, ask)
     if ask.method == "rollout":
@@ -252,7 +252,7 @@ def question(model: nn.Module, ask: Ask) -> str:
 
 
 def parts(ask: Ask) -> str:
-    """What the further maps of a figure are."""
+    """Description of the further maps of a figure."""
     if ask.each == "head":
         return "A map for each head of each block, both counted from 0."
     return "A map for each block, counted from 0." if ask.each else ""
@@ -262,7 +262,7 @@ def _of_attention(config: ViTConfig, ask: Ask) -> str:
     heads = f"the mean of {config.heads} heads" if ask.head is None else f"head {ask.head}"
     who = ask.query.words(config)
     if config.pool == "map" and ask.token is None:
-        if ask.layer is None and ask.each is None:  # so it is where there are no blocks
+        if ask.layer is None and ask.each is None:  # always true without blocks
             return f"Where does {who} look, in {heads}?"
         who = f"what {who} reads, as much as it reads it,"
     if ask.each == "head":

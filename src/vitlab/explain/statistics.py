@@ -1,4 +1,4 @@
-"""Everything that figures need of a model and some images, in one pass over them."""
+"""All statistics that figures need of a model and some images, in one pass."""
 
 from dataclasses import dataclass, field
 
@@ -15,45 +15,45 @@ from vitlab.nn.encoder import Grid
 
 @dataclass(eq=False)
 class LayerLooks:
-    """How the heads of one block looked, image by image."""
+    """Attention statistics of the heads of one block, per image."""
 
     grid: Grid
     tokens: int
     distance: list[Float[Tensor, "B A"]] = field(default_factory=list)
-    """In pixels of the model's input."""
+    """Mean attention distance in pixels of the model input."""
     entropy: list[Float[Tensor, "B A"]] = field(default_factory=list)
     prefix_share: list[Float[Tensor, "B A"]] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, eq=False)
 class Gathered:
-    """What was seen of a model; lists have one entry a batch."""
+    """Collected statistics of a model; lists have one entry per batch."""
 
     attention: dict[int, LayerLooks] = field(default_factory=dict)
     means: dict[int, list[Float[Tensor, "B D"]]] = field(default_factory=dict)
-    """Mean patch token of each image, by blocks that were behind it: 0 is what enters the first."""
+    """Mean patch token of each image, by number of blocks passed: 0 is the encoder input."""
     pooled: list[Float[Tensor, "B D"]] = field(default_factory=list)
     patches: list[Float[Tensor, "B h w D"]] = field(default_factory=list)
     pictures: list[Float[Tensor, "B C H W"]] = field(default_factory=list)
-    """The images that `patches` are of."""
+    """Images of `patches`."""
     shown: list[int] = field(default_factory=list)
-    """Their numbers, in the order of all images that were seen."""
+    """Their indices, in the order of all images."""
     seen: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gatherer:
-    """Which of it is wanted: attention costs a matrix of tokens for every head."""
+    """Selection of statistics: attention costs a matrix of tokens for every head."""
 
     model: nn.Module
     attention: bool = False
     means: bool = False
     pooled: bool = False
     pictures: frozenset[int] = frozenset()
-    """Numbers of the images whose patches are kept."""
+    """Indices of the images whose patches are kept."""
 
     def see(self, images: Float[Tensor, "B C H W"], found: Gathered) -> None:
-        """Run the model on a batch and add what is wanted of it."""
+        """Run the model on a batch and add its statistics."""
         if not isinstance(self.model, VisionTransformer):
             if self.pooled:
                 found.pooled.append(Readout(self.model)(images).float().cpu())
@@ -90,7 +90,7 @@ class Gatherer:
 
 
 def batch_size_for(model: nn.Module, numbers: int = 1 << 26, most: int = 32) -> int:
-    """Images at once, so that the attention of one block stays within so many numbers."""
+    """Batch size that keeps the attention of one block within so many numbers."""
     if not isinstance(model, VisionTransformer):
         return most
     config = model.config
@@ -98,7 +98,7 @@ def batch_size_for(model: nn.Module, numbers: int = 1 << 26, most: int = 32) -> 
 
 
 def stacked(parts: dict[int, list[Tensor]]) -> Float[Tensor, "L n D"]:
-    """The lists of batches, in the order of their keys, as one tensor."""
+    """Lists of batches, in the order of their keys, as one tensor."""
     return torch.stack([torch.cat(parts[key]) for key in sorted(parts)])
 
 

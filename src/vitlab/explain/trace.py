@@ -1,7 +1,7 @@
-"""A forward pass that keeps what enters each block, and the way back, one block at a time.
+"""Forward pass that keeps each block's input, and a backward pass one block at a time.
 
-The model runs as it always does, with fused attention; the weights of a single block are in memory
-at once.
+The model runs as usual, with fused attention; only the weights of a single block are in memory at
+once.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,13 +19,14 @@ from vitlab.nn.attention import SelfAttention
 from vitlab.nn.encoder import EncoderBlock, Grid
 
 Node = Literal["before", "read", "mixed"]
-"""Places on the way through a block: what the one before it gave, what its attention reads, the
-values that its attention mixed."""
+"""Places in a block: the output of the previous block, the attention input, the attention output
+before projection.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """What a block computed, from the output of the one before to its own."""
+    """Intermediate results of a block, from the output of the previous one to its own."""
 
     before: Float[Tensor, "B L D"]
     read: Float[Tensor, "B N D"]
@@ -38,31 +39,31 @@ class Nodes:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One block, and what enters it."""
+    """One block and its input."""
 
     block: EncoderBlock
     before: Float[Tensor, "B L D"]
-    """What the block before gave; of more patches, where they are pooled on the way."""
+    """Output of the previous block; with more patches, if they are pooled in between."""
     enter: Callable[[Tensor], Tensor]
-    """What is done to that on the way: positions that each block adds, pooled patches."""
+    """Step in between: positions added to each block, pooled patches."""
     x: Float[Tensor, "B N D"]
-    """What enters the block."""
+    """Input of the block."""
     grid: Grid
-    """Of this block's patches."""
+    """Grid of this block's patches."""
     read: int | None
-    """How many of its tokens are read behind it, from the first on; None: all."""
+    """Number of leading tokens that are used after the block; None: all."""
     kept: tuple[Tensor, Tensor] | None = None
-    """Its queries and keys, where the attention is one of ours."""
+    """Its queries and keys, if the attention is a built-in one."""
     recorded: Nodes | None = None
-    """All of its graph, which serves for one way back; None: it is computed again."""
+    """Its complete graph, for one backward pass; None: it is recomputed."""
 
     @property
     def pools(self) -> bool:
-        """Whether patches are pooled before this block."""
+        """True if patches are pooled before this block."""
         return self.before.shape[1] != self.x.shape[1]
 
     def weights(self) -> Float[Tensor, "B A N N"]:
-        """Where the block looked."""
+        """Attention weights of the block."""
         attention = self.block.attention
         if self.kept is not None and self.kept[0].shape[2] == self.x.shape[1]:
             assert isinstance(attention, SelfAttention)
@@ -72,14 +73,14 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What a batch of images left in a model."""
+    """Trace of a batch of images through a model."""
 
     model: VisionTransformer
     grid: Grid
-    """Of the patches that the stem gives."""
+    """Grid of the patches at the output of the stem."""
     stages: list[Stage]
     output: Float[Tensor, "B M D"]
-    """Of the last block: the tokens that the head reads."""
+    """Output of the last block: the tokens that the head reads."""
 
     @property
     def prefix(self) -> int:
@@ -88,22 +89,22 @@ class Trace:
 
     @property
     def last_grid(self) -> Grid:
-        """Of the patches behind the last block."""
+        """Grid of the patches after the last block."""
         return self.stages[-1].grid if self.stages else self.grid
 
     def tokens(self) -> Float[Tensor, "B M D"]:
-        """What the pooling reads."""
+        """Input of the pooling."""
         return self.model.encoder.norm(self.output)
 
     def logits(self) -> Float[Tensor, "B classes"]:
-        """What the model answers."""
+        """Logits of the model."""
         return self.model.classify(self.model.pool_tokens(self.tokens()))
 
 
 def trace(
     model: VisionTransformer, images: Float[Tensor, "B C H W"], *, record: bool = False
 ) -> Trace:
-    """Run the model on images; with `record`, one way back need not compute the blocks again."""
+    """Run the model on images; with `record`, one backward pass need not recompute the blocks."""
     with torch.no_grad():
         x, grid, positions = model.embed(images)
         stages = []
@@ -119,7 +120,7 @@ def trace(
 
 
 def _run(stage: Stage, *, record: bool) -> tuple[Stage, Float[Tensor, "B M D"]]:
-    """A block at work: what is kept of it, and its output."""
+    """Run a block; return its kept results and its output."""
     if not isinstance(stage.block.attention, SelfAttention):
         return stage, stage.block(stage.x, stage.grid, stage.read)
     if record:
@@ -131,7 +132,7 @@ def _run(stage: Stage, *, record: bool) -> tuple[Stage, Float[Tensor, "B M D"]]:
 
 
 def recorded(stage: Stage) -> Nodes:
-    """The block computed with its graph, which begins at the output of the one before."""
+    """Compute the block with its graph, which begins at the output of the previous block."""
     if stage.recorded is not None:
         return stage.recorded
     with torch.enable_grad():
@@ -151,7 +152,7 @@ def _nodes(stage: Stage, before: Float[Tensor, "B L D"], x: Float[Tensor, "B N D
 
 @dataclass(frozen=True, eq=False)
 class Back:
-    """What one block's attention read, and the gradients that were asked for."""
+    """Attention input of one block, and the requested gradients."""
 
     read: Float[Tensor, "B N D"]
     q: Float[Tensor, "B A Q K"]
@@ -161,7 +162,7 @@ class Back:
 
 
 def back_through(stage: Stage, upstream: Float[Tensor, "B M D"], wanted: tuple[Node, ...]) -> Back:
-    """Carry the gradient of a block's output to nodes in it."""
+    """Propagate the gradient of a block's output to nodes in it."""
     nodes = recorded(stage)
     ends = [getattr(nodes, name) for name in wanted]
     gradients = torch.autograd.grad(nodes.output, ends, upstream)
@@ -177,7 +178,7 @@ def back_through(stage: Stage, upstream: Float[Tensor, "B M D"], wanted: tuple[N
 def backward(
     found: Trace, target: Int[Tensor, " B"], nodes: tuple[Node, ...], down_to: int = 0
 ) -> Iterator[tuple[int, Stage, Back]]:
-    """Blocks from the last to the first wanted, with gradients of the target's score in each."""
+    """Blocks from the last to the first requested, with gradients of the target's score in each."""
     upstream = score_gradient(found, target)
     for number in range(len(found.stages) - 1, down_to - 1, -1):
         wanted = nodes if number == down_to or "before" in nodes else (*nodes, "before")
@@ -189,7 +190,7 @@ def backward(
 def score_gradient(
     found: Trace, target: Int[Tensor, " B"], at: Literal["output", "tokens"] = "output"
 ) -> Float[Tensor, "B M D"]:
-    """Gradient of each image's class score, at the last block's output or behind the last norm."""
+    """Gradient of each image's class score, at the last block's output or after the last norm."""
     model = found.model
     with torch.enable_grad():
         node = (found.output if at == "output" else found.tokens()).detach().requires_grad_()
@@ -199,32 +200,32 @@ def score_gradient(
 
 
 def total_score(logits: Float[Tensor, "B classes"], target: Int[Tensor, " B"]) -> Float[Tensor, ""]:
-    """The sum of each image's score of its class: images do not meet, so neither do gradients."""
+    """Sum of each image's score of its class: images are independent, so gradients are too."""
     return logits.gather(1, target[:, None]).sum()
 
 
-# Watching the blocks of a model while it runs; nothing in the model is changed or slowed.
+# Observing the blocks of a running model; nothing in the model is changed or slowed.
 
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """One block at work: what went in, what came out, and how its patches lie."""
+    """One run of a block: its input, its output, and its grid."""
 
     layer: int
     block: EncoderBlock
     grid: Grid
-    """Of this block: a model may go on with fewer patches after some of them."""
+    """Grid of this block: a model may reduce the number of patches between blocks."""
     entering: Float[Tensor, "B N D"]
     leaving: Float[Tensor, "B N D"]
 
     def attention(self) -> Float[Tensor, "B A N N"]:
-        """Where the block looked, whichever kernel computed it."""
+        """Attention weights of the block, whichever kernel computed it."""
         return self.block.attention_weights(self.entering, self.grid)
 
 
 @contextmanager
 def visiting(model: VisionTransformer, see: Callable[[Visit], None]) -> Iterator[None]:
-    """Let `see` be told of each block as soon as it has run."""
+    """Call `see` for each block as soon as it has run."""
     hooks = []
     for layer, block in enumerate(model.encoder.blocks):
         assert isinstance(block, EncoderBlock)

@@ -1,7 +1,7 @@
-"""One head of one block, followed number by number (arXiv:2010.11929, appendix A), in float64.
+"""Step-by-step computation of one head of one block (arXiv:2010.11929, appendix A), in float64.
 
-Every step of the attention is computed here again from the parameters; what the model itself says
-is kept beside the result, so that whoever shows the steps can show that they are the model's.
+Every step of the attention is recomputed here from the parameters; the model's own output is kept
+beside the result, so that the steps can be shown to be the model's.
 """
 
 from collections.abc import Iterator
@@ -46,24 +46,24 @@ class Embedded:
     """From pixels to the tokens that enter the encoder."""
 
     image: Float[Tensor, "C H W"]
-    """As the model reads it."""
+    """Image as model input."""
     grid: Grid
     flat: Float[Tensor, "P F"] | None
-    """Each patch as one vector; None where a network of convolutions makes the tokens."""
+    """Each patch as one vector; None if a network of convolutions makes the tokens."""
     projection: Linear | None
     """From a flat patch to a token; None likewise."""
     patches: Float[Tensor, "P D"]
-    """What the stem gives, its norms included."""
+    """Output of the stem, including its norms."""
     prefix: Float[Tensor, "R D"]
     """Class token and registers."""
     positions: Float[Tensor, "N D"] | None
-    """What is added here, by a table or a convolution; None where nothing is, or blocks do it."""
+    """Positions added here, by a table or a convolution; None if absent or added in blocks."""
     tokens: Float[Tensor, "N D"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Head:
-    """One head at work on all tokens; steps that a model does not have are None."""
+    """One head applied to all tokens; steps that a model does not have are None."""
 
     to_q: Linear
     to_k: Linear
@@ -72,62 +72,62 @@ class Head:
     k: Float[Tensor, "N K"]
     v: Float[Tensor, "N K"]
     normed: tuple[Float[Tensor, "N K"], Float[Tensor, "N K"]] | None
-    """Queries and keys behind their own LayerNorm."""
+    """Queries and keys after their own LayerNorm."""
     turned: tuple[Float[Tensor, "N K"], Float[Tensor, "N K"]] | None
-    """Queries and keys turned by their place."""
+    """Queries and keys rotated by their position."""
     scale: float
-    """1 / √K, or the temperature that the head has learned."""
+    """1 / √K, or the learned temperature of the head."""
     products: Float[Tensor, "N N"]
-    """Of every query with every key."""
+    """Products of every query with every key."""
     offsets: Float[Tensor, "N N"] | None
-    """What relative positions add to the scores, scaled already."""
+    """Contribution of relative positions to the scores, already scaled."""
     looks: Bool[Tensor, "N N"] | None
-    """Where a query may look; None: everywhere."""
+    """True where a query may attend; None: everywhere."""
     scores: Float[Tensor, "N N"]
-    """What the softmax is given; minus infinity where a query may not look."""
+    """Input of the softmax; minus infinity where masked."""
     weights: Float[Tensor, "N N"]
     output: Float[Tensor, "N K"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Walkthrough:
-    """Everything from the image to what one block's attention adds to the tokens."""
+    """All steps from the image to the contribution of one block's attention to the tokens."""
 
     embedded: Embedded
     layer: int
     grid: Grid
-    """Of this block."""
+    """Grid of this block."""
     prefix: int
     layer_positions: Float[Tensor, "N D"] | None
-    """What is added to the input of this block alone."""
+    """Positions added to the input of this block only."""
     entering: Float[Tensor, "N D"]
     """Tokens that enter the block, `layer_positions` added."""
     read: Float[Tensor, "N D"]
-    """What the heads read: the same behind a LayerNorm, or the same."""
+    """Input of the heads: the tokens, after a LayerNorm if the block has one before attention."""
     norm_first: bool
     number: int
     head: Head
-    """The head of that number, which is followed."""
+    """The head that is followed."""
     all_weights: Float[Tensor, "A N"]
-    """Where every head looks from the query."""
+    """Attention weights of the query in every head."""
     query: int
-    """The token that is followed."""
+    """Index of the token that is followed."""
     joined: Float[Tensor, "N AK"]
-    """The outputs of all heads side by side."""
+    """Concatenated outputs of all heads."""
     projection: Linear | None
     projected: Float[Tensor, "N D"]
     gamma: Float[Tensor, " D"] | None
-    """LayerScale's factor on what is added."""
+    """LayerScale's factor on the attention output."""
     branch_norm: bool
-    """Whether what is added has a LayerNorm of its own."""
+    """True if the attention output has its own LayerNorm."""
     leaving: Float[Tensor, "N D"]
-    """The tokens with the attention added to them."""
+    """Tokens with the attention output added."""
     own: Float[Tensor, "N D"]
-    """What the model's own attention gives where `projected` stands."""
+    """Output of the model's own attention, to compare with `projected`."""
 
     @property
     def difference(self) -> float:
-        """The largest difference between these steps and the model's own, as a part of its size."""
+        """Largest difference between these steps and the model's own, relative to its size."""
         largest = float(self.own.abs().max())
         return float((self.projected - self.own).abs().max()) / (largest or 1.0)
 
@@ -140,7 +140,7 @@ def walk_through(
     head: int = 0,
     token: tuple[int, int] | None = None,
 ) -> Walkthrough:
-    """Follow the patch at row and column `token` (None: in the middle) through one head."""
+    """Follow the patch at row and column `token` (None: the central one) through one head."""
     if not isinstance(model, VisionTransformer):
         raise Lacks(f"a {type(model).__name__} has no heads to follow; valid: a Vision Transformer")
     number = layer_number(layer, model.config.depth)
@@ -165,7 +165,7 @@ def walk_through(
 
 @contextmanager
 def _added(model: VisionTransformer) -> Iterator[list[Float[Tensor, "N D"]]]:
-    """What conditional positions add to the tokens of one image, call by call."""
+    """Positions that a conditional module adds to the tokens of one image, call by call."""
     found: list[Tensor] = []
 
     def keep(_: Any, given: tuple[Any, ...], result: Tensor) -> None:
@@ -194,7 +194,7 @@ def _place(token: tuple[int, int] | None, grid: Grid) -> int:
 def _embed(
     model: VisionTransformer, image: Float[Tensor, "C H W"], added: Float[Tensor, "N D"] | None
 ) -> Embedded:
-    """`added` is what a position without a table gave."""
+    """`added` is the output of a position without a table."""
     images, stem = image[None], model.stem
     made = model.stem(images)[0]  # [h, w, D]
     grid = (made.shape[0], made.shape[1])
@@ -322,7 +322,7 @@ def _one_head(
 
 
 def _split(attention: SelfAttention, number: int) -> tuple[Linear, Linear, Linear]:
-    """The rows of the one large matrix that make queries, keys and values of a head."""
+    """Rows of the fused matrix for the queries, keys and values of a head."""
     weight, bias = _merged(attention.qkv)
     weights = rearrange(weight, "(p a k) d -> p a k d", p=3, a=attention.heads)[:, number]
     biases: Any = [None] * 3
@@ -358,7 +358,7 @@ def _layer_table(model: VisionTransformer, visit: Visit) -> Float[Tensor, "N D"]
 
 
 def _with_prefix(table: Tensor, grid: Grid, prefix: int) -> Float[Tensor, "N D"]:
-    """A table with zeros for prefix tokens that have no entry; those with one come first."""
+    """Table with zeros for prefix tokens without an entry; those with one come first."""
     table = _double(table)
     entries = len(table) - grid[0] * grid[1]
     zeros = table.new_zeros(prefix - entries, table.shape[1])
@@ -366,7 +366,7 @@ def _with_prefix(table: Tensor, grid: Grid, prefix: int) -> Float[Tensor, "N D"]
 
 
 def _layer_norm(x: Float[Tensor, "N D"], norm: nn.LayerNorm) -> Float[Tensor, "N D"]:
-    """Each row less its mean, over its deviation, times a gain, plus a bias if it has one."""
+    """Each row minus its mean, over its deviation, times a gain, plus a bias if it has one."""
     centred = x - x.mean(dim=1, keepdim=True)
     variance = centred.square().mean(dim=1, keepdim=True)
     scaled = centred / (variance + norm.eps).sqrt() * _double(norm.weight)
@@ -374,7 +374,7 @@ def _layer_norm(x: Float[Tensor, "N D"], norm: nn.LayerNorm) -> Float[Tensor, "N
 
 
 def _merged(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias that a layer applies, an update of low rank included."""
+    """Effective weight and bias of a layer, including a low-rank update."""
     plain = layer.merged() if isinstance(layer, LoraLinear) else layer
     return plain.weight, plain.bias
 

@@ -1,4 +1,4 @@
-"""What a model knows of places: its position embeddings compared (arXiv:2010.11929, figure 7)."""
+"""Similarity of a model's position embeddings (arXiv:2010.11929, figure 7)."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,19 +20,19 @@ from vitlab.nn.stem import HybridEmbed
 
 
 def position_tables(model: nn.Module) -> list[Float[Tensor, "h w D"]]:
-    """The vectors that are added to the patches: one table, or one for each layer with its own."""
+    """Vectors added to the patches: one table, or one for each layer with its own."""
     model = _transformer(model)
     if not len(model.positions) or isinstance(model.positions[0], Conditional):
         raise Lacks(f"positions: {_without_table(model.config.position)}")
     grid = model.config.grid
     patches = grid[0] * grid[1]
     tables = [position(grid).detach().cpu().double() for position in model.positions]
-    # Entries of prefix tokens come first, and have no place.
+    # Entries of prefix tokens come first, and have no position.
     return [table[len(table) - patches :].unflatten(0, grid) for table in tables]
 
 
 def offset_tables(model: nn.Module) -> list[Float[Tensor, "_ K"]]:
-    """The embeddings of offsets of a model with relative positions, layer by layer; else none.
+    """Offset embeddings of a model with relative positions, layer by layer; else empty.
 
     Row i of n is for a key that comes `n // 2 - i` places after the query in reading order.
     """
@@ -40,7 +40,7 @@ def offset_tables(model: nn.Module) -> list[Float[Tensor, "_ K"]]:
 
 
 def bias_tables(model: nn.Module) -> list[Float[Tensor, "A _ _"]]:
-    """What each head adds to its scores by row and column of key minus query; else none.
+    """Score bias of each head by row and column of key minus query; else empty.
 
     Offset zero is in the middle.
     """
@@ -49,13 +49,13 @@ def bias_tables(model: nn.Module) -> list[Float[Tensor, "A _ _"]]:
 
 
 def cosine_maps(table: Float[Tensor, "h w D"]) -> Float[Tensor, "h w h w"]:
-    """For every place, the cosine of its vector with that of each other place."""
+    """Cosine of every position's vector with those of all other positions."""
     unit = F.normalize(table, dim=-1)
     return einsum(unit, unit, "i j d, k l d -> i j k l")
 
 
 def _of_attention(model: nn.Module, name: str) -> list[Any]:
-    """A part of the attention of every block, None where there is no such part."""
+    """A part of the attention of every block, None if there is no such part."""
     if not isinstance(model, VisionTransformer):
         return []
     found = [getattr(block.attention, name, None) for block in model.encoder.blocks]
@@ -77,21 +77,21 @@ def _without_table(position: str) -> str:
     return reasons.get(position, f"position {position!r} adds no table to the tokens")
 
 
-# The first filters of a model: what it looks for in the pixels (arXiv:2010.11929, figure 7).
+# The first filters of a model: its low-level pixel patterns (arXiv:2010.11929, figure 7).
 
 
 @dataclass(frozen=True, eq=False)
 class Filters:
-    """Filters over pixels, or the directions in which the filters of a patch embedding vary."""
+    """Filters over pixels, or principal directions of the filters of a patch embedding."""
 
     kind: Literal["components", "filters"]
     images: Float[Tensor, "k C H W"]
     shares: Float[Tensor, " k"] | None
-    """Of the variance between filters, of each component."""
+    """Share of each component in the variance between filters."""
     total: int
-    """Filters that the layer has."""
+    """Number of filters of the layer."""
     layer: str
-    """Which layer of the model it is, in words."""
+    """Description of the layer."""
 
 
 def first_filters(model: nn.Module, count: int) -> Filters:
@@ -123,7 +123,7 @@ def first_filters(model: nn.Module, count: int) -> Filters:
 
 
 def _embeds_patches(model: nn.Module) -> bool:
-    """Whether one linear map reads the pixels of each patch."""
+    """True if one linear map reads the pixels of each patch."""
     stem = getattr(model, "stem", None)
     if not isinstance(model, VisionTransformer) or isinstance(stem, HybridEmbed):
         return False
@@ -145,8 +145,8 @@ def _on_the_image(
 ) -> Float[Tensor, "D C H W"]:
     """Filters over an image and its four shifted copies, as filters over the image alone.
 
-    A copy that was moved by half a patch is read half a patch beside: the five parts of a filter
-    are laid where they read, and added where they overlap.
+    A copy shifted by half a patch is read half a patch aside: the five parts of a filter are placed
+    where they read, and added where they overlap.
     """
     down, right = patch_size[0] // 2, patch_size[1] // 2
     parts = weight.chunk(5, dim=1)
