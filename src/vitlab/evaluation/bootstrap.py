@@ -1,4 +1,4 @@
-"""How far a figure would move with other images of the same kind (Efron, 1979)."""
+"""Bootstrap intervals: variation of a metric over other images of the same kind (Efron, 1979)."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 DRAWS = 1000
 BUSY = 10_000_000
-"""Numbers drawn in all, about; large sets need fewer draws."""
+"""Approximate total of drawn numbers; large sets need fewer draws."""
 LEAST_DRAWS = 100
 SHARE = 0.95
 
@@ -15,7 +15,7 @@ SHARE = 0.95
 def interval(
     figure: Callable[[NDArray[np.int64]], float], images: int, *, columns: int = 1
 ) -> tuple[float, float]:
-    """The middle 95 % of a figure over draws of so many rows with replacement, always the same."""
+    """Central 95 % of a metric over draws of rows with replacement; deterministic."""
     draw = np.random.default_rng(0)
     draws = max(LEAST_DRAWS, min(DRAWS, BUSY // (images * columns)))
     found = [figure(draw.integers(images, size=images)) for _ in range(draws)]

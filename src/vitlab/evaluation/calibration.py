@@ -1,4 +1,4 @@
-"""Whether a classifier knows how sure it may be, and one scalar that helps: arXiv:1706.04599."""
+"""Calibration of a classifier, and temperature scaling: arXiv:1706.04599."""
 
 import math
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from vitlab.evaluation.metrics import check_finite
 
 BINS = 15
 LIMITS = (0.05, 20.0)
-"""Temperatures beyond these say only that the held-out images were too few or too easy."""
+"""Temperatures beyond these mean only that the held-out images were too few or too easy."""
 FOLDS = 5
 NO_TEMPERATURE = "none: no improvement of the loss is certain on the held-out images"
-"""Text in the place of a temperature that is not reported."""
+"""Text in place of a temperature that is not reported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,13 +47,13 @@ class Reliability:
         return sum(gaps) / total if total else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON-able values."""
+        """All values, as JSON-serialisable types."""
         return {"ece": self.ece, **to_dict(self)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Temperature:
-    """What logits are divided by, and the number of held-out images that decided it."""
+    """Divisor of the logits, and the number of held-out images it was fitted on."""
 
     value: float
     images: int
@@ -86,7 +86,7 @@ def reliability(
 def fit_temperature(
     logits: Float[Tensor, "B classes"], labels: Int[Tensor, " B"], *, steps: int = 100
 ) -> Temperature:
-    """The divisor of the logits with the least cross-entropy on images held out from training.
+    """Divisor of the logits with the least cross-entropy on images held out from training.
 
     The loss is convex in 1 / temperature, so Newton's steps inside a shrinking bracket find it.
     """
@@ -117,7 +117,7 @@ def helpful_temperature(
     """The fitted temperature, or None unless it lowers the loss of images it was not fitted on.
 
     Each fold of the images is scaled by a temperature fitted on the other folds. The 95 % interval
-    of the mean difference in loss must lie above zero. A fit at one of `LIMITS` is no fit.
+    of the mean difference in loss must lie above zero. A fit at one of `LIMITS` does not count.
     """
     found = fit_temperature(logits, labels)
     limits = any(math.isclose(found.value, limit, rel_tol=1e-6) for limit in LIMITS)

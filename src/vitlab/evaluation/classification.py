@@ -1,4 +1,4 @@
-"""A classifier over a whole data set: the answers for every image, and what they are worth."""
+"""Evaluate a classifier on a whole data set: predictions for every image, and metrics."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,26 +24,26 @@ from vitlab.evaluation.metrics import (
 from vitlab.models.vit import logits_of
 
 Batches = Iterable[tuple[Tensor, Tensor, Tensor]]
-"""Images `[B, C, H, W]` ready for the model, labels, and the number of each image `[B]`."""
+"""Images `[B, C, H, W]` ready for the model, labels, and the index of each image `[B]`."""
 CHUNK = 4096
-"""Images whose logits are computed with in float64 at once."""
+"""Number of images whose logits are processed in float64 at once."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """What a model said of every image, in the order of the data set."""
+    """Predictions for every image, in the order of the data set."""
 
     logits: Float[Tensor, "B classes"]
     labels: Labels
     index: Int[Tensor, " B"]
-    """Which image of the data set a row is about; increasing, so none comes twice."""
+    """Index of each row's image in the data set; increasing, so that none occurs twice."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def right(self) -> tuple[bool, ...] | None:
-        """Whether the first guess is right, image by image; None where there is no one label."""
+        """True where the first guess is right, per image; None without a single label per image."""
         if self.labels.ndim != 1:
             return None
         return tuple((ranks(self.logits, self.labels) == 0).tolist())
@@ -51,7 +51,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled:
-    """What dividing the logits by a temperature changed."""
+    """Effect of dividing the logits by a temperature."""
 
     temperature: Temperature
     loss: float
@@ -60,17 +60,17 @@ class Scaled:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluation:
-    """What the answers are worth."""
+    """Metrics of the predictions."""
 
     task: ClassVar[str] = "single-label"
     images: int
     labels: tuple[str, ...]
     accuracy: float
     interval: tuple[float, float]
-    """95 % confidence interval of `accuracy`: what other images of the same kind could give."""
+    """95 % confidence interval of `accuracy` over other images of the same kind."""
     top5: float
     top: int
-    """5, or the number of classes where there are fewer: what `top5` counts."""
+    """5, or the number of classes if smaller: the k of `top5`."""
     loss: float
     classes: tuple[ClassMetrics, ...]
     confusion: Int[Tensor, "classes classes"]
@@ -80,16 +80,16 @@ class Evaluation:
 
     @property
     def balanced(self) -> float | None:
-        """Mean recall of the classes, each counting alike."""
+        """Mean recall of the classes, equally weighted."""
         return mean_over_classes([item.recall for item in self.classes])
 
     @property
     def macro_f1(self) -> float | None:
-        """Mean F1 of the classes that have images, each counting alike."""
+        """Mean F1 of the classes that have images, equally weighted."""
         return mean_over_classes([item.f1 for item in self.classes if item.support])
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON-able values."""
+        """All values, as JSON-serialisable types."""
         return {
             "images": self.images,
             "accuracy": self.accuracy,
@@ -114,12 +114,12 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluator:
-    """Loss and accuracy of one split, for a training run to watch."""
+    """Loss and accuracy of one split, for monitoring in a training run."""
 
     batches: Callable[[], Batches]
     classes: int
     balanced: bool = False
-    """Tell the mean recall of the classes too."""
+    """Report the mean recall of the classes too."""
 
     def run(self, model: nn.Module) -> Iterator[tuple[str, float]]:
         """Evaluate once, and yield `loss`, `accuracy` and, with more than 5 classes, `top5`."""
@@ -136,12 +136,12 @@ class Evaluator:
 
 
 def collect(model: nn.Module, batches: Batches) -> Outcome:
-    """The model's logits for every image once, whatever the order and size of the batches."""
+    """Logits for every image once, for any order and size of the batches."""
     return _outcome(_answers(model, batches))
 
 
 def collect_flipped(model: nn.Module, batches: Batches) -> tuple[Outcome, Outcome]:
-    """As `collect`, and with logits that are the mean over each image and its mirror image."""
+    """Same as `collect`, with logits averaged over each image and its mirror image."""
     pairs = list(_answers(model, batches, flip=True))
     plain = ((logits[0], labels, index) for logits, labels, index in pairs)
     averaged = ((logits.mean(dim=0), labels, index) for logits, labels, index in pairs)
@@ -164,7 +164,7 @@ def _outcome(answers: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Outcome:
 def evaluate(
     outcome: Outcome, labels: Sequence[str], *, temperature: Temperature | None = None
 ) -> Evaluation:
-    """What the answers are worth; a temperature must come from other, held-out images."""
+    """Metrics of the predictions; a temperature must come from other, held-out images."""
     classes = outcome.logits.shape[1]
     if len(labels) != classes:
         raise InputError(f"{len(labels)} labels for logits of {classes} classes")
@@ -187,13 +187,13 @@ def evaluate(
 
 
 def calibration_of(outcome: Outcome, temperature: float = 1.0) -> Reliability:
-    """The reliability table of the probabilities at a temperature."""
+    """Reliability table of the probabilities at a temperature."""
     confidence = _confidence(outcome, temperature)
     return reliability(confidence, outcome.logits.argmax(dim=1) == outcome.labels)
 
 
 def confident_mistakes(outcome: Outcome, count: int) -> Int[Tensor, " rows"]:
-    """Rows of the outcome that are wrong, the surest first."""
+    """Rows of the outcome that are wrong, the most confident first."""
     confidence = _confidence(outcome)
     wrong = (outcome.logits.argmax(dim=1) != outcome.labels).nonzero()[:, 0]
     return wrong[torch.argsort(confidence[wrong], descending=True, stable=True)[:count]]
@@ -202,7 +202,7 @@ def confident_mistakes(outcome: Outcome, count: int) -> Int[Tensor, " rows"]:
 def _answers(
     model: nn.Module, batches: Batches, *, flip: bool = False
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Logits, labels and numbers, batch by batch, in memory; `model` is left as it was.
+    """Logits, labels and indices, batch by batch, in memory; `model` is left unchanged.
 
     With `flip`, the logits of the images and of their mirror images: `[2, B, classes]`.
     """

@@ -1,4 +1,4 @@
-"""Files of features: one row an image, written as they come and read back a piece at a time."""
+"""Feature files: one row per image, written as computed and read back in chunks."""
 
 import json
 import math
@@ -29,7 +29,7 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FeatureInfo:
-    """Where features come from: enough to compute more of the same, and to refuse others."""
+    """Origin of features: enough to compute more of the same, and to reject others."""
 
     model: str
     """A run, a bundle or a weight file, by its absolute path."""
@@ -37,25 +37,25 @@ class FeatureInfo:
     """Digest of the model without its head: `vitlab.weights.digest`."""
     kind: Kind
     layer: int | None
-    """None: what comes out of the last LayerNorm; else the number of a block, from 0."""
+    """None: the output of the last LayerNorm; else the index of a block, from 0."""
     preprocessing: Preprocessing
     shape: tuple[int, ...]
-    """Of the features of one image: width, or rows, columns and width."""
+    """Shape of the features of one image: width, or rows, columns and width."""
     folder: str
-    """Where relative paths of images begin."""
+    """Base folder of relative image paths."""
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON-able values."""
+        """Fields as JSON-serialisable values."""
         return to_dict(self)
 
 
 @runtime_checkable
 class FeatureWriter(Protocol):
-    """Takes features as they are computed."""
+    """Writer that takes features as they are computed."""
 
     def add(self, features: Rows, paths: Sequence[str], labels: Sequence[str]) -> None:
-        """Write the rows of some images; the label of a class that nobody knows is empty."""
+        """Write the rows of some images; the label of an unknown class is empty."""
 
 
 @runtime_checkable
@@ -64,11 +64,11 @@ class FeatureReader(Protocol):
 
     @property
     def info(self) -> FeatureInfo:
-        """Where they come from."""
+        """Origin of the features."""
 
     @property
     def count(self) -> int:
-        """How many images."""
+        """Number of images."""
 
     def chunks(self, rows: int) -> Iterator[Rows]:
         """All features in order, at most `rows` images at once."""
@@ -78,13 +78,13 @@ class FeatureReader(Protocol):
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a name that says no format."""
+    """Raise for a name without a known format."""
     if path.suffix.lower() not in SUFFIXES:
         raise FileError(f"{path}: ending {path.suffix!r}; valid: {', '.join(SUFFIXES)}")
 
 
 def writing_features(path: Path, info: FeatureInfo) -> AbstractContextManager[FeatureWriter]:
-    """A writer whose file appears at the end, whole, or not at all."""
+    """Writer whose file appears at the end, complete, or not at all."""
     check_suffix(path)
     if path.suffix.lower() == ".npz":
         return writing_npz(path, info)
@@ -95,7 +95,7 @@ def writing_features(path: Path, info: FeatureInfo) -> AbstractContextManager[Fe
 
 @contextmanager
 def reading_features(path: Path) -> Iterator[FeatureReader]:
-    """What `vitlab features` wrote; anything else is one line that says what it is."""
+    """Reader of a file from `vitlab features`; raises one line for any other file."""
     check_suffix(path)
     if not path.is_file():
         raise DataError(f"{path}: no such file")
@@ -115,11 +115,11 @@ def _reading(path: Path) -> AbstractContextManager[FeatureReader]:
 
 
 class FeatureFileError(VitlabError):
-    """A file that holds no features of ours, or damaged ones; the message leaves out its name."""
+    """Error for a file without valid features; the message leaves out its name."""
 
 
 def info_from(data: Any) -> FeatureInfo:
-    """What `FeatureInfo.to_json` described."""
+    """Info from the output of `FeatureInfo.to_json`."""
     version = data.get("format_version") if isinstance(data, dict) else None
     if version != FORMAT_VERSION:
         raise FeatureFileError(f"metadata of version {version!r}; valid: {FORMAT_VERSION}")
@@ -131,19 +131,19 @@ def info_from(data: Any) -> FeatureInfo:
 
 # Features as NumPy's `.npz`: arrays `features`, `paths`, `labels` and `metadata` (JSON).
 #
-# `numpy.load(..., allow_pickle=False)` reads it. Written and read here a piece at a time, so that
-# a million images need no memory for all of them.
+# `numpy.load(..., allow_pickle=False)` reads it. Written and read here in chunks, so that a million
+# images need no memory for all of them.
 
 FEATURES, PATHS, LABELS, METADATA = "features", "paths", "labels", "metadata"
 NAMES_AT_ONCE = 1 << 16
 MOST_METADATA = 1 << 20
-"""Characters; what is longer was not written by us."""
+"""Maximum number of characters; longer metadata is not from this package."""
 LEVEL = 1
-"""NumPy gives every character four bytes, mostly zeros: the least compression removes them."""
+"""NumPy stores every character in four bytes, mostly zeros: the least compression removes them."""
 
 
 class NpzWriter:
-    """Keeps names in memory and features in a file without name, until their number is known."""
+    """Keep names in memory and features in an unnamed file, until their number is known."""
 
     def __init__(self, scratch: IO[bytes], shape: tuple[int, ...]) -> None:
         self._scratch = scratch
@@ -160,11 +160,11 @@ class NpzWriter:
         self._labels += labels
 
     def save(self, file: IO[bytes], info: FeatureInfo) -> None:
-        """Everything as one archive."""
+        """Write everything as one archive."""
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             _write_strings(archive, METADATA, [json.dumps(info.to_json())], shape=())
             self._scratch.seek(0)
-            # A ZipInfo has no date of today: the same features make the same file.
+            # A ZipInfo does not have today's date: the same features make the same file.
             entry = zipfile.ZipInfo(f"{FEATURES}.npy")
             with archive.open(entry, "w", force_zip64=True) as member:
                 _write_header(member, "<f4", (len(self._paths), *self._shape))
@@ -175,7 +175,7 @@ class NpzWriter:
 
 @contextmanager
 def writing_npz(path: Path, info: FeatureInfo) -> Iterator[NpzWriter]:
-    """A writer whose file appears at the end."""
+    """Writer whose file appears at the end."""
     with _scratch(path) as scratch:
         writer = NpzWriter(scratch, info.shape)
         yield writer
@@ -184,7 +184,7 @@ def writing_npz(path: Path, info: FeatureInfo) -> Iterator[NpzWriter]:
 
 
 def _scratch(path: Path) -> IO[bytes]:
-    """A file without name on the disk that `path` is on; it ends with its owner."""
+    """Unnamed file on the disk of `path`; it is removed with its owner."""
     try:
         return tempfile.TemporaryFile(dir=path.absolute().parent)
     except OSError as error:
@@ -216,7 +216,7 @@ class _Header:
 
 
 class NpzReader:
-    """An archive of ours, opened."""
+    """An open feature archive."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
@@ -250,7 +250,7 @@ class NpzReader:
 
 @contextmanager
 def reading_npz(path: Path) -> Iterator[NpzReader]:
-    """An archive of ours; what is wrong with another is a `FeatureFileError`."""
+    """Reader of a feature archive; raises `FeatureFileError` for any other file."""
     with _damage():
         archive = zipfile.ZipFile(path)
     with archive:
@@ -258,7 +258,7 @@ def reading_npz(path: Path) -> Iterator[NpzReader]:
 
 
 _damage = partial(damage_as, FeatureFileError, "not an .npz, or a damaged one")
-"""For calls of NumPy and `zipfile`."""
+"""Error conversion for calls of NumPy and `zipfile`."""
 
 
 @contextmanager
@@ -267,7 +267,7 @@ def _opened(archive: zipfile.ZipFile, name: str) -> Iterator[zipfile.ZipExtFile]
         raise FeatureFileError(f"no array {name!r}; valid: a file that vitlab features wrote")
     with _damage():
         member = archive.open(f"{name}.npy")
-        assert isinstance(member, zipfile.ZipExtFile)  # as it is whenever one reads
+        assert isinstance(member, zipfile.ZipExtFile)  # always true in reading mode
     with member:
         yield member
 
@@ -285,7 +285,7 @@ def _read_header(member: zipfile.ZipExtFile) -> _Header:
 
 
 def _pieces(archive: zipfile.ZipFile, name: str, rows: int) -> Iterator[NDArray[Any]]:
-    """An array in order, at most `rows` of its rows at once."""
+    """Array in order, at most `rows` of its rows at once."""
     with _opened(archive, name) as member:
         header = _read_header(member)
         width = math.prod(header.shape[1:])
@@ -296,7 +296,7 @@ def _pieces(archive: zipfile.ZipFile, name: str, rows: int) -> Iterator[NDArray[
 
 
 def _values(member: zipfile.ZipExtFile, count: int, kind: np.dtype[Any]) -> NDArray[Any]:
-    """The next values of an array."""
+    """Next values of an array."""
     with _damage():
         content = member.read(count * kind.itemsize)
         if len(content) < count * kind.itemsize:
@@ -305,7 +305,7 @@ def _values(member: zipfile.ZipExtFile, count: int, kind: np.dtype[Any]) -> NDAr
 
 
 def _picked(archive: zipfile.ZipFile, name: str, numbers: Sequence[int]) -> dict[int, str]:
-    """The entries of these numbers; the rest is read past."""
+    """Entries at these indices; the rest is skipped."""
     wanted, found, start = sorted(set(numbers)), {}, 0
     for piece in _pieces(archive, name, NAMES_AT_ONCE):
         for number in wanted:

@@ -17,12 +17,12 @@ from vitlab.io.files import replacing
 
 KEY = b"vitlab"
 GROUP = 1 << 14
-"""Images of a row group."""
+"""Number of images in a row group."""
 COLUMNS = ("path", "label", "features")
 
 
 class ParquetWriter:
-    """Writes a row group whenever enough images have come."""
+    """Write a row group whenever enough images have arrived."""
 
     def __init__(self, file: Any, info: FeatureInfo) -> None:
         arrow, parquet = _pyarrow()
@@ -36,7 +36,7 @@ class ParquetWriter:
             ],
             metadata={KEY: json.dumps(info.to_json()).encode()},
         )
-        # Floats of a network do not repeat: a dictionary of them would only cost.
+        # Floats of a network do not repeat: a dictionary of them would only cost space.
         self._writer = parquet.ParquetWriter(
             file,
             self._schema,
@@ -60,7 +60,7 @@ class ParquetWriter:
             self._flush()
 
     def close(self) -> None:
-        """Write what is left, and the end of the file."""
+        """Write the rest, and the end of the file."""
         self._flush()
         self._writer.close()
 
@@ -73,15 +73,15 @@ class ParquetWriter:
 
 @contextmanager
 def writing_parquet(path: Path, info: FeatureInfo) -> Iterator[ParquetWriter]:
-    """A writer whose file appears at the end."""
+    """Writer whose file appears at the end."""
     _pyarrow()
-    # Closed in any case: pyarrow would otherwise write its last words to a file that is gone.
+    # Closed in any case: pyarrow would otherwise write its footer to a file that is gone.
     with replacing(path) as file, closing(ParquetWriter(file, info)) as writer:
         yield writer
 
 
 class ParquetReader:
-    """A file of ours, opened."""
+    """An open feature file."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -126,7 +126,7 @@ class ParquetReader:
 
 @contextmanager
 def reading_parquet(path: Path) -> Iterator[ParquetReader]:
-    """A file of ours; what is wrong with another is a `FeatureFileError`."""
+    """Reader of a feature file; raises `FeatureFileError` for any other file."""
     _, parquet = _pyarrow()
     with _damage():
         file = parquet.ParquetFile(path, page_checksum_verification=True)
@@ -135,7 +135,7 @@ def reading_parquet(path: Path) -> Iterator[ParquetReader]:
 
 
 _damage = partial(damage_as, FeatureFileError, "not a Parquet file, or a damaged one")
-"""For calls of pyarrow."""
+"""Error conversion for calls of pyarrow."""
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -148,5 +148,5 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _text(text: str) -> str:
-    """Text that UTF-8 can hold: names of files may be no text at all."""
+    """Text that UTF-8 can hold: file names may not be valid text."""
     return text.encode(errors="replace").decode()

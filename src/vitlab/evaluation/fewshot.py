@@ -1,7 +1,7 @@
-"""How much frozen features tell from a few images a class: arXiv:2010.11929, section 4.1.
+"""Few-shot accuracy of frozen features: arXiv:2010.11929, section 4.1.
 
-Whatever a method can choose is chosen by leaving out training images; the test images are judged
-once, with everything decided.
+Every choice of a method is made by leaving out training images; the test images are evaluated once,
+with everything decided.
 """
 
 import math
@@ -39,11 +39,11 @@ class Labelled:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What one method made of one draw."""
+    """Result of one method on one draw."""
 
     accuracy: float
     setting: float
-    """The strength of regularisation, or the number of neighbours."""
+    """Strength of regularisation, or number of neighbours."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ class Score:
     shots: int
     accuracies: tuple[float, ...]
     settings: tuple[float, ...]
-    """What each draw's images chose: strength of regularisation, or number of neighbours."""
+    """Choice of each draw: strength of regularisation, or number of neighbours."""
 
     @property
     def mean(self) -> float:
@@ -63,30 +63,30 @@ class Score:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the mean over draws; None of a single one."""
+        """95 % interval of the mean over draws; None for a single draw."""
         return mean_interval(self.accuracies)
 
 
 Method = Callable[[Labelled, int, Labelled], Answer]
-"""Training images, number of classes, test images."""
+"""Function of training images, number of classes, and test images."""
 
 
 def least_squares(train: Labelled, classes: int, test: Labelled) -> Answer:
-    """The paper's protocol."""
+    """Linear least squares: the paper's protocol."""
     fits = LeastSquares(train.features, train.labels, classes)
     l2 = fits.best_strength() if _can_leave_out(train, classes) else ridge.DEFAULT_L2
     return Answer(accuracy=_accuracy(fits.scores(test.features, l2), test), setting=l2)
 
 
 def nearest_neighbours(train: Labelled, classes: int, test: Labelled) -> Answer:
-    """A vote of the most similar images."""
+    """Vote of the most similar images."""
     known = Neighbours(train.features, train.labels, classes)
     count = known.best_count()
     return Answer(accuracy=_accuracy(known.scores(test.features, count), test), setting=count)
 
 
 def logistic_regression(train: Labelled, classes: int, test: Labelled) -> Answer:
-    """What a linear probe would learn."""
+    """Logistic regression, as a linear probe."""
     features, labels, l2 = train.features, train.labels, logistic.DEFAULT_L2
     if _can_leave_out(train, classes):
         l2 = logistic.best_strength(features, labels, classes)
@@ -109,7 +109,7 @@ def draw_shots(
     generator: torch.Generator,
     without: Collection[int] = (),
 ) -> Int[Tensor, "classes shots"]:
-    """Images of each class at random; fewer shots of the same generator are the first of these."""
+    """Random images of each class; fewer shots of the same generator are the first of these."""
     chosen = []
     for number, name in enumerate(classes):
         members = (labels == number).nonzero()[:, 0]
@@ -125,7 +125,7 @@ def draw_shots(
 
 
 def check_request(shots: Sequence[int], draws: int, methods: Iterable[str]) -> None:
-    """Refuse numbers and names that mean nothing."""
+    """Raise for invalid numbers and names."""
     if not shots or min(shots) < 1 or len(set(shots)) < len(shots):
         raise InputError(f"shots {list(shots)}; valid: different numbers from 1")
     if draws < 1:
@@ -136,7 +136,7 @@ def check_request(shots: Sequence[int], draws: int, methods: Iterable[str]) -> N
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the mean of accuracies, by Student's t; None of a single one."""
+    """95 % interval of the mean of accuracies, by Student's t; None for a single value."""
     if len(values) < 2:
         return None
     half = student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))

@@ -1,4 +1,4 @@
-"""Multinomial logistic regression on standardised features, L2-regularised but for the bias."""
+"""Multinomial logistic regression on standardised features, L2-regularised except for the bias."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from vitlab.evaluation.ridge import Standard, standard
 
 DEFAULT_L2 = 1.0
-"""Strength where nothing can be left out to choose it."""
+"""Strength used when no images can be left out to choose it."""
 STRENGTHS = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)
-"""Strong to weak: each fit starts where the one before it ended."""
+"""Strong to weak: each fit starts from the previous one."""
 FOLDS = 5
 STEPS = 500
 
@@ -37,7 +37,7 @@ def fit_logistic(
     l2: float,
     start: Logistic | None = None,
 ) -> Logistic:
-    """The least summed cross-entropy plus l2/2 times the squared weights, by L-BFGS."""
+    """Minimise the summed cross-entropy plus l2/2 times the squared weights, by L-BFGS."""
     inputs = standard(features)
     x = inputs.apply(features)
     weights = x.new_zeros(x.shape[1] + 1, classes) if start is None else start.weights.clone()
@@ -64,7 +64,7 @@ def fit_logistic(
 
 
 def best_strength(features: Float[Tensor, "N D"], labels: Int[Tensor, " N"], classes: int) -> float:
-    """The strength of the least cross-entropy on folds left out; every class needs two images."""
+    """Strength with the least cross-entropy on held-out folds; every class needs two images."""
     place = _place_in_class(labels)
     folds = min(FOLDS, int(torch.bincount(labels, minlength=classes).min()))
     losses = dict.fromkeys(STRENGTHS, 0.0)
@@ -79,7 +79,7 @@ def best_strength(features: Float[Tensor, "N D"], labels: Int[Tensor, " N"], cla
 
 
 def _place_in_class(labels: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
-    """How many images of its class come before each image."""
+    """Number of earlier images of the same class, for each image."""
     order = torch.argsort(labels, stable=True)
     counts = torch.bincount(labels)
     first = (counts.cumsum(0) - counts)[labels[order]]

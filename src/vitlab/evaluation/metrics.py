@@ -1,4 +1,4 @@
-"""How right a classifier is: counts with every image in them once, and what follows."""
+"""Accuracy of a classifier: counts with every image once, and metrics derived from them."""
 
 import math
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ Z95 = 1.959963984540054
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassMetrics:
-    """One class; a ratio whose denominator is zero is None."""
+    """Metrics of one class; a ratio whose denominator is zero is None."""
 
     label: str
     precision: float | None
-    """Of the images called this class, the part that is."""
+    """Share of the images predicted as this class that belong to it."""
     recall: float | None
-    """Of the images of this class, the part called so."""
+    """Share of the images of this class that are predicted as it."""
     f1: float | None
     support: int
-    """Images of this class."""
+    """Number of images of this class."""
 
 
 class Tally:
-    """Counts over batches; an image that comes again, such as padding, is not counted again."""
+    """Counts over batches; a repeated image, such as padding, is counted once."""
 
     def __init__(self, classes: int) -> None:
         self.top = min(TOP, classes)
@@ -47,7 +47,7 @@ class Tally:
         labels: Int[Tensor, " B"],
         index: Int[Tensor, " B"],
     ) -> None:
-        """Count the images of a batch that were not counted yet; `index` tells which they are."""
+        """Count the images of a batch that were not counted yet, identified by `index`."""
         new = self._unseen(index)
         logits, labels = logits[new].cpu().double(), labels[new].cpu().long()
         check_finite(logits)
@@ -57,22 +57,22 @@ class Tally:
 
     @property
     def images(self) -> int:
-        """How many different images were counted."""
+        """Number of different images counted."""
         return len(self._seen)
 
     @property
     def correct(self) -> int:
-        """Images whose likeliest class is the true one."""
+        """Number of images whose most likely class is the true one."""
         return int(self.confusion.diagonal().sum())
 
     @property
     def accuracy(self) -> float:
-        """Part of the images whose likeliest class is the true one."""
+        """Share of the images whose most likely class is the true one."""
         return self.correct / self._counted()
 
     @property
     def top5(self) -> float:
-        """Part of the images whose true class is among the `top` likeliest."""
+        """Share of the images whose true class is among the `top` most likely."""
         return self._in_top / self._counted()
 
     @property
@@ -94,7 +94,7 @@ class Tally:
 
 
 def check_finite(logits: Float[Tensor, "B classes"]) -> None:
-    """Refuse logits that order no classes, as diverged weights give."""
+    """Raise for logits that are not finite, as diverged weights give."""
     wrong = int((~logits.isfinite()).any(dim=1).sum())
     if wrong:
         raise InputError(
@@ -104,7 +104,7 @@ def check_finite(logits: Float[Tensor, "B classes"]) -> None:
 
 
 def ranks(logits: Float[Tensor, "B classes"], labels: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-    """How many classes stand before the true one; of equal ones the first, as `argmax` has it."""
+    """Number of classes ranked before the true one; ties go to the first, as in `argmax`."""
     own = logits.gather(1, labels[:, None])
     classes = torch.arange(logits.shape[1], device=logits.device)
     before = (logits > own) | ((logits == own) & (classes < labels[:, None]))
@@ -138,13 +138,13 @@ def per_class(
 
 
 def mean_over_classes(values: Sequence[float | None]) -> float | None:
-    """The plain mean of those that are defined, every class alike."""
+    """Mean of the defined values, with all classes weighted equally."""
     defined = [value for value in values if value is not None]
     return sum(defined) / len(defined) if defined else None
 
 
 def wilson(successes: int, total: int, z: float = Z95) -> tuple[float, float]:
-    """The interval that holds the true rate with 95 % confidence: Wilson, 1927."""
+    """Interval of the true rate with 95 % confidence: Wilson, 1927."""
     if not 0 <= successes <= total:
         raise ValueError(f"{successes} successes of {total}; valid: 0 to {total}")
     if total == 0:
@@ -152,7 +152,7 @@ def wilson(successes: int, total: int, z: float = Z95) -> tuple[float, float]:
     rate, room = successes / total, z * z / total
     centre = (rate + room / 2) / (1 + room)
     half = z * math.sqrt(rate * (1 - rate) / total + room / (4 * total)) / (1 + room)
-    # At the ends the bound is exact; rounding must not take it past the rate.
+    # At the ends the bound is exact; rounding must not move it past the rate.
     low = 0.0 if successes == 0 else max(0.0, centre - half)
     return low, 1.0 if successes == total else min(1.0, centre + half)
 

@@ -1,4 +1,4 @@
-"""Any number of labels an image: how well each is told from its absence, and all of them together.
+"""Evaluate any number of labels per image: each label by itself, and all of them together.
 
 Average precision is the mean, over the images that have a label, of the precision among those
 ranked as high or higher: the area under the precision-recall curve, without interpolation.
@@ -27,7 +27,7 @@ Truth = Bool[np.ndarray, "B classes"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelMetrics:
-    """One label; a ratio whose denominator is zero is None."""
+    """Metrics of one label; a ratio whose denominator is zero is None."""
 
     label: str
     average_precision: float | None
@@ -35,32 +35,32 @@ class LabelMetrics:
     recall: float | None
     f1: float | None
     support: int
-    """Images that have it."""
+    """Number of images with the label."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MultiLabelEvaluation:
-    """What the answers are worth."""
+    """Metrics of the predictions."""
 
     task: ClassVar[str] = "multi-label"
     images: int
     labels: tuple[str, ...]
     threshold: float
     map: float
-    """Mean of the labels' average precisions, of those that some image has."""
+    """Mean of the labels' average precisions, over labels with any image."""
     interval: tuple[float, float]
     """95 % confidence interval of `map`, by drawing images with replacement."""
     chance: float
-    """What `map` is for answers that know nothing: the mean share of images with a label."""
+    """`map` of uninformed predictions: the mean share of images with a label."""
     micro_f1: float | None
     macro_f1: float | None
     exact: float
-    """Part of the images whose labels are all right, and no other is given."""
+    """Share of the images whose predicted labels are exactly the true ones."""
     loss: float
     classes: tuple[LabelMetrics, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON-able values."""
+        """All values, as JSON-serialisable types."""
         return {
             "task": self.task,
             "images": self.images,
@@ -79,7 +79,7 @@ class MultiLabelEvaluation:
 def evaluate_labels(
     outcome: Outcome, labels: Sequence[str], *, threshold: float = THRESHOLD
 ) -> MultiLabelEvaluation:
-    """What the answers are worth; a label is given from a probability of `threshold` on."""
+    """Metrics of the predictions; a label is predicted from a probability of `threshold` on."""
     check_finite(outcome.logits)
     if len(labels) != outcome.logits.shape[1]:
         raise InputError(f"{len(labels)} labels for logits of {outcome.logits.shape[1]}")
@@ -116,12 +116,12 @@ def label_loss(outcome: Outcome) -> float:
 
 
 def mean_average_precision(scores: Scores, truth: Truth) -> float:
-    """The mean over the labels that some image has; 0 where there is none."""
+    """Mean over the labels with any image; 0 if there are none."""
     return mean_over_classes(average_precisions(scores, truth)) or 0.0
 
 
 def average_precisions(scores: Scores, truth: Truth) -> list[float | None]:
-    """Of each label; None for one that no image has. Images of equal score count as one rank."""
+    """Average precision of each label; None without images. Images of equal score share a rank."""
     order = np.argsort(-scores, axis=0, kind="stable")
     ranked = np.take_along_axis(scores, order, axis=0)
     hits = np.take_along_axis(truth, order, axis=0)
@@ -160,7 +160,7 @@ def _label_metrics(
 
 
 def worst_labels(outcome: Outcome, count: int) -> list[int]:
-    """Rows whose labels the model believed least, the worst first; only such with a mistake."""
+    """Rows with the least probability of their labels, worst first; only those with a mistake."""
     logits = outcome.logits.double()
     each = F.binary_cross_entropy_with_logits(logits, outcome.labels.double(), reduction="none")
     wrong = ((logits >= 0) != outcome.labels).any(dim=1)

@@ -1,4 +1,4 @@
-"""The class of the nearest known images, by the cosine between features."""
+"""Nearest-neighbour classification by the cosine between features."""
 
 import torch
 from jaxtyping import Float, Int
@@ -8,13 +8,13 @@ from torch.nn import functional as F
 from vitlab.errors import InputError
 
 COUNTS = (1, 3, 5, 10, 20)
-"""Numbers of neighbours to choose from."""
+"""Candidate numbers of neighbours."""
 CHUNK = 4096
-"""Images whose neighbours are looked for at once."""
+"""Number of images whose neighbours are searched at once."""
 
 
 class Neighbours:
-    """Known images, to be asked about others."""
+    """Known images, as a classifier for others."""
 
     def __init__(
         self, features: Float[Tensor, "N D"], labels: Int[Tensor, " N"], classes: int
@@ -24,7 +24,7 @@ class Neighbours:
         self._classes = classes
 
     def scores(self, features: Float[Tensor, "M D"], count: int) -> Float[Tensor, "M classes"]:
-        """Votes of the `count` nearest; of equal votes, the more similar images win."""
+        """Votes of the `count` nearest; ties go to the more similar images."""
         parts = F.normalize(features.double(), dim=1).split(CHUNK)
         return torch.cat([self._votes(part @ self._known.mT, count) for part in parts])
 
@@ -34,7 +34,7 @@ class Neighbours:
         return self._votes(similarity.fill_diagonal_(-torch.inf), count)
 
     def best_count(self) -> int:
-        """The number right most often about images left out; of equal ones, the largest."""
+        """Number of neighbours with the best accuracy on left-out images; of ties, the largest."""
         fewest = int(torch.bincount(self._labels, minlength=self._classes).min())
         counts = [count for count in COUNTS if count < fewest] or [1]
         right = [int((self.left_out(c).argmax(dim=1) == self._labels).sum()) for c in counts]
@@ -44,7 +44,7 @@ class Neighbours:
         if not 1 <= count <= len(self._labels):
             raise InputError(f"{count} neighbours of {len(self._labels)} images; valid: 1 to all")
         nearest, places = similarity.topk(count, dim=1)
-        # Similarities add up to less than one vote, so they decide between equal votes alone.
+        # Similarities add up to less than one vote, so they only break ties.
         votes = 1.0 + nearest / (2 * count + 1)
         empty = similarity.new_zeros(len(similarity), self._classes)
         return empty.scatter_add_(1, self._labels[places], votes)

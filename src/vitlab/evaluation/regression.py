@@ -1,4 +1,4 @@
-"""Values told from images: how far off they are, in their own unit."""
+"""Evaluate predicted values of images: errors in the values' own unit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValueMetrics:
-    """One value; intervals hold 95 %, by drawing images with replacement."""
+    """Metrics of one value; intervals hold 95 %, by drawing images with replacement."""
 
     label: str
     mae: float
@@ -32,22 +32,22 @@ class ValueMetrics:
     """Root of the mean squared error."""
     rmse_interval: Interval
     r2: float | None
-    """Part of the variance that is told; 0 is no better than the mean. None: all are equal."""
+    """Share of the variance explained; 0 is no better than the mean. None: all are equal."""
     r2_interval: Interval | None
     spearman: float | None
     """Correlation of the ranks."""
     mean_mae: float
-    """What always saying the mean would give."""
+    """Mean absolute error of always predicting the mean."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RegressionEvaluation:
-    """What the answers are worth, and the answers themselves."""
+    """Metrics of the predictions, and the predictions themselves."""
 
     task: ClassVar[str] = "regression"
     images: int
     labels: tuple[str, ...]
-    """What each value is."""
+    """Name of each value."""
     values: tuple[ValueMetrics, ...]
     truth: Float[Tensor, "B values"]
     predicted: Float[Tensor, "B values"]
@@ -63,7 +63,7 @@ class RegressionEvaluation:
         return float(np.mean([item.mae for item in self.values]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the answers as JSON-able values."""
+        """Everything but the predictions, as JSON-serialisable types."""
         return {
             "task": self.task,
             "images": self.images,
@@ -74,7 +74,7 @@ class RegressionEvaluation:
 
 
 def evaluate_values(outcome: Outcome, labels: Sequence[str]) -> RegressionEvaluation:
-    """What the answers are worth."""
+    """Metrics of the predictions."""
     check_finite(outcome.logits)
     if len(labels) != outcome.logits.shape[1]:
         raise InputError(f"{len(labels)} names for {outcome.logits.shape[1]} values")
@@ -112,13 +112,13 @@ def _value_metrics(label: str, predicted: Values, truth: Values) -> ValueMetrics
 
 
 def coefficient(predicted: Values, truth: Values) -> float | None:
-    """R²: one less the squared error by that of the mean; None where all true values are equal."""
+    """R²: one minus the squared error over that of the mean; None if all true values are equal."""
     total = float(((truth - truth.mean()) ** 2).sum())
     return 1.0 - float(((predicted - truth) ** 2).sum()) / total if total else None
 
 
 def spearman(predicted: Values, truth: Values) -> float | None:
-    """Correlation of the ranks, equal values sharing theirs; None where one side does not vary."""
+    """Rank correlation, ties sharing their rank; None if one side does not vary."""
     first, second = ranks(predicted), ranks(truth)
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
@@ -126,14 +126,14 @@ def spearman(predicted: Values, truth: Values) -> float | None:
 
 
 def ranks(values: Values) -> Values:
-    """Ranks from 1, the mean rank for equal values."""
+    """Ranks from 1, the mean rank for ties."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = counts.cumsum()
     return (ends - (counts - 1) / 2)[group]
 
 
 def worst_values(outcome: Outcome, count: int) -> list[int]:
-    """Rows that are farthest off by the deviation of each value, the worst first."""
+    """Rows with the largest errors in units of each value's deviation, the worst first."""
     truth = outcome.labels.double()
     spread = truth.std(dim=0, correction=0).clamp(min=1e-12)
     error = ((outcome.logits.double() - truth) / spread).abs().amax(dim=1)

@@ -1,4 +1,4 @@
-"""The images nearest to one, by the cosine between their features; a piece of them at a time."""
+"""Most similar images by the cosine between their features, computed in chunks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ CHUNK = 1 << 15
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Nearest:
-    """Row numbers, the most similar first, and their cosines."""
+    """Row indices, the most similar first, and their cosines."""
 
     rows: Int[ndarray, " K"]
     similarity: Float[ndarray, " K"]
@@ -25,7 +25,7 @@ class Nearest:
 def nearest(
     chunks: Iterable[Float32[ndarray, "_ D"]], query: Float32[ndarray, " D"], *, top: int
 ) -> Nearest:
-    """The `top` rows most like the query; of equal ones those that come first."""
+    """The `top` rows most similar to the query; ties go to the first."""
     if top < 1:
         raise InputError(f"top {top}; valid: at least 1")
     query = _unit(query[None])[0]
@@ -40,13 +40,13 @@ def nearest(
 
 
 def check_vectors(stored: FeatureInfo) -> None:
-    """Refuse features that are not one vector an image."""
+    """Raise for features that are not one vector per image."""
     if stored.kind == "patches":
         raise DataError("holds grids of patches, not one vector an image; valid: pooled, cls")
 
 
 def check_same(stored: FeatureInfo, query: FeatureInfo) -> None:
-    """Refuse to compare features that do not mean the same."""
+    """Raise for features that are not comparable."""
     if (stored.kind, stored.layer) != (query.kind, query.layer):
         raise DataError(
             f"holds {stored.kind} features of {_layer(stored)}, the image has {query.kind} "
@@ -65,13 +65,13 @@ def check_same(stored: FeatureInfo, query: FeatureInfo) -> None:
 
 
 def _unit(vectors: Float32[ndarray, "N D"]) -> Float32[ndarray, "N D"]:
-    """Vectors of length 1; what has no direction stays zero and is like nothing."""
+    """Vectors of length 1; zero vectors stay zero and are similar to none."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.maximum(length, np.finfo(np.float32).tiny)
 
 
 def _best(scores: Float[ndarray, " N"], top: int) -> Int[ndarray, " K"]:
-    """Places of the highest scores in falling order; equal ones keep theirs."""
+    """Indices of the highest scores in descending order; ties keep their order."""
     places = np.arange(len(scores))
     if len(scores) > top:
         least = np.partition(scores, len(scores) - top)[len(scores) - top]

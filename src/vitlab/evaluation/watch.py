@@ -1,4 +1,4 @@
-"""What a training run watches on held-out images, for the tasks that are no classification."""
+"""Metrics monitored on held-out images in training, for tasks other than classification."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ class LabelWatch:
 
 @dataclass(frozen=True, kw_only=True)
 class ValueWatch:
-    """Errors of values that the model tells standardised."""
+    """Errors of values that the model predicts standardised."""
 
     batches: Callable[[], Batches]
     mean: Float[Tensor, " values"]
     std: Float[Tensor, " values"]
 
     def run(self, model: nn.Module) -> Iterator[tuple[str, float]]:
-        """Evaluate once, and yield `loss` as it is trained, `mae` in the unit, and `r2`."""
+        """Evaluate once, and yield `loss` as trained, `mae` in the unit, and `r2`."""
         outcome = collect(model, self.batches())
         check_finite(outcome.logits)
         truth = outcome.labels.double()
