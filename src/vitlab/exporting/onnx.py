@@ -1,6 +1,6 @@
 """ONNX files: input `images`, output `logits`, everything else that a user needs in the metadata.
 
-torch's exporter makes the graph of what `torch.export` traced; see `program`.
+torch's exporter converts the graph traced by `torch.export`; see `program`.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ from torch.export import ExportedProgram
 from vitlab.errors import MissingExtra
 from vitlab.exporting.program import BATCH, INPUT, OUTPUT, quiet
 
-# Weights of an ONNX graph stored in 16 bits: half of the file, and the same computation.
+# Weights of an ONNX graph stored in 16 bits: half of the file size, and the same computation.
 
 LEAST = 1024
-"""Numbers of a tensor that is worth it; norms and biases are smaller, and stay as they are."""
+"""Minimum size of a converted tensor; norms and biases are smaller, and stay unchanged."""
 
 
 def store_in_half(model: Any, *, exact: bool = False) -> None:
     """Replace the large float32 weights of an `onnx_ir` model by float16 and a cast.
 
-    Runtimes fold the casts when they load the file. Numbers that 16 bits cannot hold stay; with
+    Runtimes fold the casts when they load the file. Values that 16 bits cannot hold stay; with
     `exact`, also those that would be rounded.
     """
     import onnx_ir as ir
@@ -61,19 +61,19 @@ def _fits(array: NDArray[np.float32], exact: bool) -> bool:
 Half = Literal["all", "exact"]
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 OPSET = 20
-"""The first version of ONNX that has GELU as one operation."""
+"""First version of ONNX that has GELU as one operation."""
 ANY_SIZE = 2**62
 LARGEST = 1_900_000_000
-"""Bytes of weights that fit into one file; the format ends at two gibibytes."""
+"""Maximum bytes of weights in one file; the format ends at two gibibytes."""
 
 
 def can_export() -> bool:
-    """Whether the extra is installed."""
+    """True if the extra is installed."""
     return all(find_spec(name) is not None for name in NEEDED)
 
 
 def require_onnx() -> None:
-    """An error that says what to install, where it is not."""
+    """Raise with the package to install if it is missing."""
     if not can_export():
         raise MissingExtra("export", "an ONNX file")
 
@@ -81,7 +81,7 @@ def require_onnx() -> None:
 def write_onnx(
     program: ExportedProgram, path: Path, metadata: Mapping[str, str], *, half: Half | None = None
 ) -> None:
-    """Write the graph; weights beyond what one file can hold go beside it, to `PATH.data`.
+    """Write the graph; weights beyond the limit of one file go beside it, to `PATH.data`.
 
     With `half`, weights are stored in 16 bits and become 32 bits again when the file is loaded:
     all of them, or those that 16 bits hold exactly.
@@ -110,17 +110,17 @@ def write_onnx(
 
 
 def too_large(weights: int) -> bool:
-    """Whether so many bytes of weights must lie beside the file."""
+    """True if this many bytes of weights must lie beside the file."""
     return weights > LARGEST
 
 
 def data_beside(path: Path) -> Path:
-    """Where they lie then."""
+    """Path of weights beside the file."""
     return path.with_name(f"{path.name}.data")
 
 
 def _fold(model: Any) -> None:
-    """Compute what depends on weights alone, such as parts of them, whatever its size."""
+    """Fold constants: results that depend on weights only, of any size."""
     from onnxscript import optimizer
 
     optimizer.fold_constants(
@@ -130,13 +130,13 @@ def _fold(model: Any) -> None:
 
 
 def program_shape(program: ExportedProgram) -> tuple[Any, ...]:
-    """The shape of the images; symbolic where it may vary."""
+    """Shape of the images; symbolic where it may vary."""
     node = next(n for n in program.graph.nodes if n.name in program.graph_signature.user_inputs)
     return tuple(node.meta["val"].shape)
 
 
 def _forget_origins(model: Any) -> None:
-    """Drop what the exporter notes about every node: lines of source, paths of this machine."""
+    """Remove the exporter's notes on every node: lines of source, paths of this machine."""
     for node in model.graph.all_nodes():
         node.metadata_props.clear()
         node.doc_string = None
@@ -150,7 +150,7 @@ def _forget_origins(model: Any) -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without the exporter's own progress on standard output and in the log."""
+    """Suppress the exporter's own progress on standard output and in the log."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

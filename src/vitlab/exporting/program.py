@@ -1,4 +1,4 @@
-"""A model as a graph: `torch.export` of the least work from images to logits."""
+"""Trace a model to a graph with `torch.export`: the least work from images to logits."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,14 +20,14 @@ from vitlab.weights.adapt import adapt, adapted_config
 
 INPUT, OUTPUT, BATCH = "images", "logits", "batch"
 EXAMPLES = 2
-"""Images in the traced batch: one would make torch believe that it is always one."""
+"""Images in the traced batch: with one, torch would assume a batch size of one."""
 
 
 class Deployable(nn.Module):
     """From images, or their 8-bit pixels, to logits."""
 
     def __init__(self, model: nn.Module, inside: Preprocessing | None) -> None:
-        """With `inside`, pixels are normalised here, as that says."""
+        """With `inside`, pixels are normalised in the graph, by these settings."""
         super().__init__()
         self.model = model
         self.answer: Callable[[Tensor], Tensor] = logits_of(model)
@@ -49,33 +49,33 @@ def trace(
     dynamic_batch: bool = True,
     plain: bool = False,
 ) -> ExportedProgram:
-    """The graph of a model on the CPU in eval mode, for one image or any number of them.
+    """Graph of a model on the CPU in eval mode, for one image or any number of them.
 
-    With `plain`, attention is matrix products and a softmax, and not one operation of torch's own:
-    what ONNX makes of that copies the keys back and forth.
+    With `plain`, attention is matrix products and a softmax instead of one operation of torch,
+    whose conversion to ONNX copies the keys back and forth.
     """
     deployable = Deployable(model, inside).eval()
     kind = torch.float32 if inside is None else torch.uint8
     images = torch.zeros(EXAMPLES if dynamic_batch else 1, *image_shape(model), dtype=kind)
     shapes = ({0: Dim(BATCH, min=1, max=2**20)},) if dynamic_batch else None
     with quiet(), torch.no_grad(), plain_products() if plain else nullcontext():
-        deployable(images)  # masks and coordinates are computed now, and constants of the graph
+        deployable(images)  # computes masks and coordinates, which become constants
         return torch.export.export(deployable, (images,), dynamic_shapes=shapes)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warnings of torch about its own parts."""
+    """Suppress torch's warnings about its own parts."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-# A model for another image size, its position tables resized: no resize enters a graph.
+# A model for another image size, its position tables resized: no resize is in the graph.
 
 
 def at_size(model: nn.Module, image_size: Size | None) -> nn.Module:
-    """The model itself where it takes that size already, else a copy that does."""
+    """The model itself if it already has that size, else a resized copy."""
     config = cast(VisionTransformer, model).config
     if image_size is None or pair(image_size) == pair(config.image_size):
         return model
@@ -92,7 +92,7 @@ def at_size(model: nn.Module, image_size: Size | None) -> nn.Module:
     state: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
         found = adapt(name, tensor, config, target, method)
-        assert found is not None, name  # only a new head has nothing to start from
+        assert found is not None, name  # only a new head has no source
         state[name] = found
     resized.load_state_dict(state, assign=True)
     return resized.eval()

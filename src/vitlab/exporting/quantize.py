@@ -1,9 +1,8 @@
-"""8-bit weights and activations in an ONNX file, by one policy.
+"""Quantise an ONNX file to 8-bit weights and activations, by one policy.
 
-What is quantised: the products of tokens and weights, in encoder blocks and where attention pools
-them. What stays in float: the first layer and the head, where errors weigh most, and the products
-of attention, which have no weights. How the numbers are made is `Policy`; `benchmarks/quantize.py`
-compares others.
+Quantised: the products of tokens and weights, in encoder blocks and attention pooling. Kept in
+float: the first layer and the head, where errors weigh most, and the products of attention, which
+have no weights. `Policy` holds the details; `benchmarks/quantize.py` compares others.
 """
 
 import logging
@@ -22,18 +21,18 @@ from vitlab.exporting.onnx import data_beside, too_large
 from vitlab.exporting.program import INPUT, quiet
 
 Pixels = NDArray[np.uint8] | NDArray[np.float32]
-"""A batch of images as the file takes them."""
+"""A batch of images in the input format of the file."""
 KINDS = ["MatMul"]
 """Operations that are quantised; the head is a `Gemm`, the first layer a `Conv`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """How weights become 8 bits."""
+    """Settings of the quantisation of weights."""
 
     signed: bool = True
     per_channel: bool = True
-    """A scale for each output channel instead of one for all."""
+    """One scale per output channel instead of one for all."""
     reduce_range: bool = True
     """Seven bits: without VNNI instructions two products are added in 16 bits, which 8 overflow."""
 
@@ -48,7 +47,7 @@ def write_int8(
     *,
     policy: Policy = POLICY,
 ) -> None:
-    """Quantise an ONNX file in its place: statically where calibration images are given."""
+    """Quantise an ONNX file in place: statically if calibration images are given."""
     import onnx
 
     with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
@@ -78,7 +77,7 @@ def write_int8(
 
 
 def _save(model: Any, path: Path) -> None:
-    """Write the model; weights beyond what one file can hold go beside it."""
+    """Write the model; weights beyond the limit of one file go beside it."""
     import onnx
 
     weights = sum(tensor.ByteSize() for tensor in model.graph.initializer)
@@ -91,7 +90,7 @@ def _save(model: Any, path: Path) -> None:
 def _quantize_dynamic(
     source: Path, target: Path, kept: list[str], policy: Policy, *, large: bool
 ) -> None:
-    """Weights in 8 bits; activations are measured anew for every batch."""
+    """Quantise weights to 8 bits; activations are measured again for every batch."""
     tools = _tools()
     tools.quantize_dynamic(
         source,
@@ -114,7 +113,7 @@ def _quantize_static(
     *,
     large: bool,
 ) -> None:
-    """Weights in 8 bits, activations in ranges that calibration images had."""
+    """Quantise weights to 8 bits, and activations by their ranges on calibration images."""
     tools = _tools()
     tools.quantize_static(
         source,
@@ -127,14 +126,14 @@ def _quantize_static(
         activation_type=tools.QuantType.QUInt8,
         weight_type=tools.QuantType.QInt8 if policy.signed else tools.QuantType.QUInt8,
         calibrate_method=tools.CalibrationMethod.MinMax,
-        use_external_data_format=large,  # also of the copy that calibrates
+        use_external_data_format=large,  # also for the copy used in calibration
         # A rounded output would be rounded again by the next layer, and gains no speed.
         extra_options={"OpTypesToExcludeOutputQuantization": KINDS},
     )
 
 
 class _Reader:
-    """Calibration images as ONNX Runtime asks for them."""
+    """Calibration images in the interface of ONNX Runtime."""
 
     def __init__(self, images: Iterator[Any]) -> None:
         self._images = images
@@ -145,16 +144,16 @@ class _Reader:
 
 
 def _kept(model: Any) -> list[str]:
-    """Names of the nodes that stay in float: products of two activations, and the head."""
+    """Names of the nodes kept in float: products of two activations, and the head."""
     weights = {tensor.name for tensor in model.graph.initializer}
     products = [node for node in model.graph.node if node.op_type == "MatMul"]
     kept = [node.name for node in products if node.input[1] not in weights]
-    # ONNX Runtime makes a product of every Gemm before it quantises.
+    # ONNX Runtime converts every Gemm to a MatMul before it quantises.
     return kept + [f"{n.name}_MatMul" for n in model.graph.node if n.op_type == "Gemm"]
 
 
 def _forget_shapes(model: Any) -> None:
-    """Drop noted shapes of weights: ONNX Runtime transposes some, and then finds two shapes."""
+    """Remove noted shapes of weights: ONNX Runtime transposes some, and then finds two shapes."""
     weights = {tensor.name for tensor in model.graph.initializer}
     noted = [value for value in model.graph.value_info if value.name not in weights]
     del model.graph.value_info[:]
@@ -163,7 +162,7 @@ def _forget_shapes(model: Any) -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without the advice that ONNX Runtime logs."""
+    """Suppress the advice that ONNX Runtime logs."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -13,13 +13,13 @@ from vitlab.exporting.verify import Run
 
 
 def write_program(program: ExportedProgram, path: Path, metadata: Mapping[str, str]) -> None:
-    """Write the graph; `torch.export.load(path, extra_files=…)` gives the metadata back."""
+    """Write the graph; `torch.export.load(path, extra_files=…)` returns the metadata."""
     with quiet():
         torch.export.save(program, str(path), extra_files=dict(metadata))
 
 
 def run_program(path: Path) -> Run:
-    """What the file computes."""
+    """Function that runs the file."""
     with quiet():
         module = torch.export.load(str(path)).module()
     return lambda images: module(torch.from_numpy(images)).detach().numpy()
@@ -29,7 +29,7 @@ def run_program(path: Path) -> Run:
 
 
 def write_package(program: ExportedProgram, path: Path, metadata: Mapping[str, str]) -> None:
-    """Compile the graph and write it; the compiler is the system's."""
+    """Compile the graph with the system's compiler and write it."""
     inductor: Any = torch._inductor
     settings = {
         "aot_inductor.metadata": dict(metadata),
@@ -46,13 +46,13 @@ def write_package(program: ExportedProgram, path: Path, metadata: Mapping[str, s
 
 
 def run_package(path: Path) -> Run:
-    """What the package computes."""
+    """Function that runs the package."""
     package = load_package(path)
     return lambda images: package(torch.from_numpy(images)).detach().numpy()
 
 
 def load_package(path: Path, *, callers: int = 1) -> Any:
-    """The package for so many callers at once; it is code, so its origin must be trusted."""
+    """Load the package for `callers` at once; it is code, so its origin must be trusted."""
     with quiet():
         from torch._inductor.package.package import load_package as load  # public: no callers
 
@@ -60,7 +60,7 @@ def load_package(path: Path, *, callers: int = 1) -> Any:
 
 
 def require_compiler() -> None:
-    """A missing compiler is told before anything is read or written."""
+    """Raise for a missing compiler before anything is read or written."""
     try:
         with quiet():
             from torch._inductor.cpp_builder import get_cpp_compiler
@@ -78,7 +78,7 @@ def _no_compiler(error: Exception) -> ConfigError:
 
 
 def _reason(error: BaseException) -> str:
-    """What happened at the bottom, in the first line of it."""
+    """Root cause of the error, its first line."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines()

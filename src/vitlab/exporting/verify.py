@@ -1,4 +1,4 @@
-"""Whether an exported model gives the answers of the model: on photographs and on noise."""
+"""Verify an exported model against the original: on photographs and on noise."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,32 +18,32 @@ from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.cost import image_shape
 
 Run = Callable[[NDArray[np.uint8] | NDArray[np.float32]], NDArray[np.float32]]
-"""Images as the exported model takes them, to logits."""
+"""Function from images, as the exported model takes them, to logits."""
 BATCHES = (1, 3)
-"""Sizes that are tried, where any is possible."""
+"""Batch sizes that are tested, if any size is possible."""
 PHOTOGRAPHS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """How far apart two models are."""
+    """Difference between two models."""
 
     largest: float
-    """Of the differences between logits."""
+    """Largest difference between logits."""
     scale: float
-    """Of the logits themselves, the largest."""
+    """Largest magnitude of the logits."""
     tolerance: float
-    """What may be, as a part of the larger of `scale` and one."""
+    """Allowed difference, relative to the larger of `scale` and one."""
     images: int
 
     @property
     def allowed(self) -> float:
-        """The largest difference that passes."""
+        """Largest allowed difference."""
         return self.tolerance * max(1.0, self.scale)
 
     def check(self) -> None:
-        """An error where the models differ by more than what is allowed."""
-        if not self.largest <= self.allowed:  # also where it is no number
+        """Raise if the models differ by more than allowed."""
+        if not self.largest <= self.allowed:  # also for NaN
             raise Disagrees(
                 f"the exported model differs from the model by {self.largest:.3g} on logits up to "
                 f"{self.scale:.3g}; allowed: {self.allowed:.3g}; nothing was written"
@@ -59,7 +59,7 @@ def compare(
     batches: Sequence[int],
     tolerance: float,
 ) -> Comparison:
-    """The model, computed by torch as it is, against what `run` computes."""
+    """Compare the model, computed by torch, with the results of `run`."""
     shape = image_shape(model)
     largest = scale = 0.0
     count = 0
@@ -80,7 +80,7 @@ def compare(
 
 
 def _photographs(shape: tuple[int, int, int]) -> UInt8[Tensor, "B C H W"]:
-    """Some of the package's own, in the model's size; further channels repeat red, green, blue."""
+    """Some of the package's photographs, in the model's size; further channels repeat RGB."""
     source = open_data("sample").open_train()
     assert isinstance(source, ArraySet)
     channels, height, width = shape
