@@ -11,11 +11,11 @@ from vitlab.data.images import Labels, task_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassCounts:
-    """Number of images in one split, and how they are spread over the classes."""
+    """Number of images in one split, and their distribution over the classes."""
 
     images: int
     least: int | None
-    """Images of the smallest class or label; None for values."""
+    """Number of images in the smallest class or label; None for values."""
     most: int | None
     each: str
     """`class` or `label`."""
@@ -24,7 +24,7 @@ class ClassCounts:
 
     @property
     def per_class(self) -> str | None:
-        """The range in words, such as `1 to 13 per class`; None for values."""
+        """Range as text, such as `1 to 13 per class`; None for values."""
         if self.least is None:
             return None
         least, most = f"{self.least:,}", f"{self.most:,}"
@@ -32,11 +32,11 @@ class ClassCounts:
 
     @property
     def text(self) -> str:
-        """The number of images with the range."""
+        """Number of images with the range, as text."""
         return f"{self.images:,}" + ("" if self.per_class is None else f" ({self.per_class})")
 
     def to_dict(self) -> dict[str, object]:
-        """Everything as JSON-able values."""
+        """All values, as JSON-serialisable types."""
         ranges = {"least_per_class": self.least, "most_per_class": self.most}
         return {"images": self.images, **ranges, "absent": list(self.absent)}
 

@@ -1,4 +1,4 @@
-"""Data by name or path: what every training, evaluation and study is given."""
+"""Data by name or path: the input of every training, evaluation and study."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from vitlab.registry import DATASETS
 from vitlab.task import Task
 
 NAMED = 5
-"""Classes that a message names; of more it tells the number."""
+"""Maximum number of classes named in a message; beyond, their number is printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +22,10 @@ class DataSource:
 
     name: str
     labels: tuple[str, ...]
-    """The class of each label number; of values, what each of them is."""
+    """Class of each label index; for values, the name of each."""
     channels: int
     image_size: tuple[int, int] | None
-    """Height and width, or None where each file has its own."""
+    """Height and width, or None if each file has its own."""
     open_train: Callable[[], ImageSet]
     open_test: Callable[[], ImageSet] | None
     mean: tuple[float, ...]
@@ -33,23 +33,23 @@ class DataSource:
     std: tuple[float, ...]
     task: Task = "single-label"
     white: float | None = None
-    """What becomes the brightest of 8 bits, of files with more; None: the largest of 16 bits."""
+    """Value mapped to the brightest of 8 bits, for deeper files; None: the largest of 16 bits."""
     divided: bool = False
-    """Whether we took the test images from all images, as nobody else had."""
+    """True if the test images were split off from all images here."""
     unjudged: str | None = None
-    """Which classes have no test images, in words; None: all have."""
+    """Classes without test images, as text; None: all have some."""
     notes: tuple[str, ...] = ()
-    """What was decided by looking at the data, for the user to know."""
+    """Decisions made from the data, for the user."""
 
     @property
     def told(self) -> tuple[str, ...]:
-        """The notes, with where the test images of a run come from."""
+        """Notes, with the origin of a run's test images."""
         taken = f"A fifth of {self.name} is kept for testing, since it has no test images apart"
         return (*self.notes, taken) if self.divided else self.notes
 
 
 def without_images(where: object, labels: Sequence[str]) -> str | None:
-    """That a test split has no images of these classes; None where there are none of those."""
+    """Note that a test split has no images of these classes; None if `labels` is empty."""
     if not labels:
         return None
     more = f" and {len(labels) - NAMED:,} more" if len(labels) > NAMED else ""
@@ -58,26 +58,26 @@ def without_images(where: object, labels: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredFile:
-    """One file of a dataset as it lies in a data home."""
+    """One file of a dataset, as stored in a data home."""
 
     name: str
     size: int
     checksum: str | None
-    """None where only the archive that it comes in has a known one."""
+    """None if only its archive has a known checksum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mirror:
-    """One place that a dataset can be had from."""
+    """One source of a dataset."""
 
     name: str
     deliver: Callable[[Path, Path, Progress], None]
-    """Fill the second folder with the dataset's files; the first keeps what is half fetched."""
+    """Fill the second folder with the dataset's files; the first keeps partial downloads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A dataset with a name: what it is, where it may lie, where it can be had."""
+    """A named dataset: its description, its possible locations, its sources."""
 
     name: str
     title: str
@@ -86,13 +86,13 @@ class Dataset:
     images: tuple[int, int]
     """Number of training and of test images."""
     open: Callable[[Path], DataSource]
-    """The data in a folder that holds `files`."""
+    """Open the data in a folder that holds `files`."""
     files: tuple[StoredFile, ...] = ()
-    """Without any, the data is part of the package."""
+    """Empty if the data is part of the package."""
     folders: tuple[str, ...] = ()
-    """Other names of its folder in a data home, or absolute paths, where it may lie as well."""
+    """Other names of its folder in a data home, or absolute paths, that are searched too."""
     suffixes: tuple[str, ...] = ("",)
-    """Endings that its files may have there: `.gz` where the reader decompresses."""
+    """Suffixes that its files may have there: `.gz` if the reader decompresses."""
     mirrors: tuple[Mirror, ...] = ()
 
     @property
@@ -101,7 +101,7 @@ class Dataset:
         return sum(file.size for file in self.files)
 
     def find(self) -> Path | None:
-        """The folder that holds every file, or None."""
+        """Folder that holds every file, or None."""
         candidates = (home / folder for home in homes() for folder in (self.name, *self.folders))
         return next(filter(self._complete, candidates), None)
 
@@ -132,7 +132,7 @@ def open_data(
     progress: Progress = SILENT,
     channels: int | None = None,
 ) -> DataSource:
-    """The dataset of a name, a folder of images, or a CSV; nothing is fetched unless `download`.
+    """Open a named dataset, a folder of images, or a CSV; downloads only with `download`.
 
     `channels` to read files with; None: as many as they have. Named data has its own.
     """
@@ -157,7 +157,7 @@ def open_data(
 
 
 def dataset(name: str) -> Dataset:
-    """What is known of the dataset of a name."""
+    """Registered dataset of a name."""
     if name not in DATASETS:
         raise UnknownName("dataset", name, DATASETS)
     entry = DATASETS[name]

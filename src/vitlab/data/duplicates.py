@@ -1,8 +1,8 @@
-"""Which images of a set are the same picture: bit for bit, or to the eye.
+"""Find duplicate images in a set: exact, or visual.
 
-Two images are compared by the low frequencies of their small grey versions, each weighted with its
-frequency, because natural images have amplitudes that fall with it: so unrelated ones are nearly
-orthogonal, and the same picture at another size, contrast, compression or a pixel aside is not.
+Two images are compared by the low frequencies of their grey thumbnails, each weighted with its
+frequency, because the amplitudes of natural images fall with it: so unrelated images are nearly
+orthogonal, and copies of one image at another size, contrast, compression or a pixel aside are not.
 """
 
 import hashlib
@@ -32,33 +32,33 @@ from vitlab.images.preprocessing import ORIENTATION, read_bands
 from vitlab.images.statistics import own_white, shown, spread
 from vitlab.io.download import file_digest
 
-# Images made small and grey to compare them; files and arrays that are equal in every bit.
+# Grey thumbnails for comparison; files and arrays that are equal in every bit.
 
 SIDE = 16
-"""Pixels of a thumbnail's side; arrays that are smaller are compared as they are."""
+"""Pixels of a thumbnail's side; smaller arrays are compared at their size."""
 LUMA = (299, 587, 114)
-"""Thousandths of red, green and blue in grey, as Pillow has them."""
+"""Thousandths of red, green and blue in grey, as in Pillow."""
 CHUNK = 4096
-"""Images made small at once."""
+"""Number of images reduced at once."""
 
 FILES = 256
-"""Files under way at a time, so that an interrupt is heard and progress is told."""
+"""Files in progress at a time, so that interrupts are handled and progress is reported."""
 TRIED = 10
-"""Files that tell whether any of a set can be read."""
+"""Number of files tried to find out whether a set can be read."""
 
 Thumbnails = NDArray[np.uint8]
 Watch = Callable[[int, int], None]
-"""Told how many of how many files are done."""
+"""Callback with the number of finished files and the total."""
 
 
 def same_arrays(images: UInt8[Tensor, "N C H W"]) -> list[list[int]]:
-    """Numbers of the images that are equal, group by group."""
+    """Indices of equal images, group by group."""
     rows = images.contiguous().numpy().reshape(len(images), -1)
     return _same(hashlib.blake2b(row.data, digest_size=16).digest() for row in rows)
 
 
 def same_files(paths: Sequence[Path]) -> list[list[int]]:
-    """Numbers of the files of equal content, group by group; only sizes that recur are read."""
+    """Indices of files of equal content, group by group; only files of equal size are read."""
     found = []
     for candidates in _same(_size(path) for path in paths):
         groups = _same(_content(paths[i]) for i in candidates)
@@ -67,7 +67,7 @@ def same_files(paths: Sequence[Path]) -> list[list[int]]:
 
 
 def _same(keys: Iterable[Hashable]) -> list[list[int]]:
-    """Positions of the keys that occur more than once; None is like nothing else."""
+    """Positions of the keys that occur more than once; None equals nothing."""
     places: defaultdict[Hashable, list[int]] = defaultdict(list)
     for i, key in enumerate(keys):
         if key is not None:
@@ -76,7 +76,7 @@ def _same(keys: Iterable[Hashable]) -> list[list[int]]:
 
 
 def _size(path: Path) -> int | None:
-    """Of a regular file: a pipe would never end."""
+    """Size of a regular file: a pipe would never end."""
     try:
         found = path.stat()
     except OSError:
@@ -92,7 +92,7 @@ def _content(path: Path) -> str | None:
 
 
 def array_thumbnails(images: NDArray[np.uint8]) -> Thumbnails:
-    """Grey levels `[N, h, w]` of images `[N, C, H, W]`, in whole numbers throughout."""
+    """Grey levels `[N, h, w]` of images `[N, C, H, W]`, in integers throughout."""
     chunks = [_shrink(images[i : i + CHUNK]) for i in range(0, len(images), CHUNK)]
     return np.concatenate(chunks) if chunks else np.empty((0, 1, 1), np.uint8)
 
@@ -107,7 +107,7 @@ def _shrink(images: NDArray[np.uint8]) -> Thumbnails:
 
 
 def _average(grey: NDArray[np.int32], axis: int) -> NDArray[np.int32]:
-    """Means of SIDE pieces of an axis, which overlap by a pixel where it does not divide."""
+    """Means of SIDE pieces of an axis, which overlap by a pixel if it does not divide."""
     length = grey.shape[axis]
     if length <= SIDE:
         return grey
@@ -121,10 +121,10 @@ def _average(grey: NDArray[np.int32], axis: int) -> NDArray[np.int32]:
 def file_thumbnails(
     paths: Sequence[Path], watch: Watch = lambda done, total: None
 ) -> tuple[Thumbnails, dict[int, str]]:
-    """Grey levels `[N, SIDE, SIDE]` of the files that can be read; why not, of the others."""
+    """Grey levels `[N, SIDE, SIDE]` of readable files; reasons for the others."""
     found: list[Thumbnails | str] = []
     with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        warnings.simplefilter("ignore")  # of Pillow about damage that it can repair
+        warnings.simplefilter("ignore")  # Pillow's, about damage that it can repair
         for start in range(0, len(paths), FILES):
             watch(start, len(paths))
             found += pool.map(_thumbnail, paths[start : start + FILES])
@@ -135,7 +135,7 @@ def file_thumbnails(
 
 
 def check_readable(where: object, paths: Sequence[Path]) -> None:
-    """Refuse a set if none of some of its files can be read: sooner than when they are needed."""
+    """Raise early for a set if none of a sample of its files can be read."""
     some = spread(paths, TRIED)
     _, reasons = file_thumbnails(some)
     if some and len(reasons) == len(some):
@@ -146,7 +146,7 @@ def check_readable(where: object, paths: Sequence[Path]) -> None:
 def _thumbnail(path: Path) -> Thumbnails | str:
     try:
         check_regular(os.fspath(path))
-        if is_array(path) or is_tiff(path):  # Pillow loses bands or depth of some, or knows none
+        if is_array(path) or is_tiff(path):  # Pillow loses bands or depth of some, or fails
             return grey(shown(path))
         with open_image(path) as image:
             check_single(image)
@@ -156,7 +156,7 @@ def _thumbnail(path: Path) -> Thumbnails | str:
 
 
 def thumbnail(image: Image.Image) -> Thumbnails:
-    """Grey levels `[SIDE, SIDE]` of an image that was just opened, as it is read for a model."""
+    """Grey levels `[SIDE, SIDE]` of an image that was just opened, upright."""
     check_pixels("image", image.height, image.width)  # before a draft makes it smaller
     orientation = 1
     if isinstance(image, JpegImageFile) and plain(image):
@@ -169,25 +169,26 @@ def thumbnail(image: Image.Image) -> Thumbnails:
 
 
 def grey(image: Image.Image) -> Thumbnails:
-    """Grey levels `[SIDE, SIDE]` of an image as it is stored."""
+    """Grey levels `[SIDE, SIDE]` of an image as stored."""
     return np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX))
 
 
 FREQUENCIES = 8
-"""Of each axis."""
+"""Number of frequencies per axis."""
 NOISE = 2.0
-"""Grey levels that tell nothing: images flatter than that are the same blank."""
+"""Grey levels of noise: flatter images all count as the same blank."""
 COSINES = (0.9, 0.95, 0.98, 0.99, 0.995)
-"""From which on two images are the same picture, tried in this order: where a set is so uniform
-that one links images by the hundreds, as clothes cut out on black do, the next is taken."""
+"""Cosines from which on two images are duplicates, tried in this order: if a set is so uniform that
+one links images by the hundreds, as clothes cut out on black do, the next is used.
+"""
 LARGEST_SHARE, LARGEST_COUNT = 1 / 200, 50
-"""A group of duplicates is credible up to that share of the set, or that count in a small one."""
+"""Largest plausible group of duplicates: a share of the set, or a count in a small one."""
 NEAR_LIMIT = 200_000
-"""Images beyond which only exact duplicates are looked for: pairs grow with the square."""
+"""Set size beyond which only exact duplicates are searched: pairs grow with the square."""
 ROWS, COLUMNS = 256, 2048
-"""Images compared at once, so many that the products stay in the cache."""
+"""Images compared at once, few enough for the products to stay in the cache."""
 PAIRS = 1 << 19
-"""Pairs that are kept before they are joined."""
+"""Number of pairs collected before they are joined."""
 
 Numbers = NDArray[np.int64]
 Pairs = tuple[Numbers, Numbers, NDArray[np.float64]]
@@ -196,7 +197,7 @@ log = logging.getLogger(__name__)
 
 
 def duplicate_groups(data: ImageSet) -> Int[Tensor, " N"]:
-    """For each image the number of the first one that is the same picture, directly or by links."""
+    """For each image the index of its first duplicate, direct or by links."""
     found = compare_files(data.paths)[0] if isinstance(data, FileSet) else _compare_arrays(data)
     return torch.from_numpy(found)
 
@@ -204,11 +205,11 @@ def duplicate_groups(data: ImageSet) -> Int[Tensor, " N"]:
 def compare_files(
     paths: Sequence[Path], watch: Watch = lambda done, total: None
 ) -> tuple[Numbers, dict[int, str]]:
-    """The groups of files, and which of them cannot be read and why."""
+    """Groups of files, and the reasons of those that cannot be read."""
     groups = _united(len(paths), same_files(paths))
     if _too_many(len(paths)):
         return groups, {}
-    # Of exact duplicates the first stands for all.
+    # The first of exact duplicates represents all.
     which = np.unique(groups)
     small, reasons = file_thumbnails([paths[i] for i in which], watch)
     bad = {int(which[place]): reason for place, reason in reasons.items()}
@@ -241,27 +242,27 @@ def _too_many(images: int) -> bool:
 
 
 def describe(small: Thumbnails) -> Float[np.ndarray, "N D"]:
-    """Unit vectors whose products tell how much two images are the same picture."""
+    """Unit vectors whose products measure the similarity of two images."""
     rows, columns = (_cosines(length) for length in small.shape[1:])
     found = np.einsum(
         "kh,nhw,lw->nkl", rows, small.astype(np.float64), columns, optimize=True
     )  # [N, row frequency, column frequency]
     weights = np.hypot(*np.indices((len(rows), len(columns))))
     vectors = (found * weights).reshape(len(small), -1)
-    # The mean has the weight 0: in its place stands what all blank images have in common.
+    # The mean has the weight 0: its place holds the shared component of all blank images.
     vectors[:, 0] = NOISE * np.linalg.norm(weights) or 1.0
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def _cosines(length: int) -> NDArray[np.float64]:
-    """The lowest rows of the orthonormal cosine transform (DCT-II) of so many pixels."""
+    """Lowest rows of the orthonormal cosine transform (DCT-II) of `length` pixels."""
     waves = np.arange(min(length, FREQUENCIES))[:, None]
     matrix = np.cos(np.pi * waves * (2 * np.arange(length) + 1) / (2 * length))
     return matrix * np.sqrt(np.where(waves == 0, 1, 2) / length)
 
 
 def join_near(groups: Numbers, which: Numbers, vectors: Float[np.ndarray, "M D"]) -> Numbers:
-    """The groups, joined wherever two of the images `which` are the same picture to the eye."""
+    """Groups, joined wherever two of the images `which` are visual duplicates."""
     joined = {cosine: groups.copy() for cosine in COSINES}
     for i, j, cosines in _buffered(near_pairs(vectors, COSINES[0])):
         for least, found in joined.items():
@@ -278,7 +279,7 @@ def join_near(groups: Numbers, which: Numbers, vectors: Float[np.ndarray, "M D"]
 def near_pairs(vectors: Float[np.ndarray, "M D"], least: float) -> Iterator[Pairs]:
     """Every pair of unit vectors with at least that product, and the product."""
     single = vectors.astype(np.float32)
-    proposed = np.float32(least - 1e-4)  # float32 only proposes
+    proposed = np.float32(least - 1e-4)  # float32 only proposes candidates
     for top in range(0, len(single), ROWS):
         for left in range(top, len(single), COLUMNS):
             products = single[top : top + ROWS] @ single[left : left + COLUMNS].T
@@ -293,7 +294,7 @@ def near_pairs(vectors: Float[np.ndarray, "M D"], least: float) -> Iterator[Pair
 
 
 def _buffered(pairs: Iterator[Pairs]) -> Iterator[Pairs]:
-    """The same pairs in larger portions."""
+    """Same pairs in larger chunks."""
     held: list[Pairs] = []
     for found in pairs:
         held.append(found)
@@ -310,7 +311,7 @@ def _concatenate(held: list[Pairs]) -> Pairs:
 
 
 def unite(groups: Numbers, first: Numbers, second: Numbers) -> None:
-    """Join the groups of each pair; a group is known by its smallest number."""
+    """Join the groups of each pair; a group is identified by its smallest index."""
     while True:
         a, b = groups[first], groups[second]
         differ = a != b

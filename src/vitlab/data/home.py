@@ -1,4 +1,4 @@
-"""Where datasets lie: the folder that VITLAB_DATA names, then the user's cache folder."""
+"""Data homes: the folder in VITLAB_DATA, then the user's cache folder."""
 
 from functools import partial
 

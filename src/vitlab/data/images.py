@@ -1,6 +1,6 @@
 """Sets of labelled images: in memory, or files on a disk.
 
-The kind of labels tells the task: numbers of classes, whether each class is there, or values.
+The kind of labels defines the task: class indices, presence of each class, or values.
 """
 
 from collections.abc import Mapping
@@ -31,29 +31,30 @@ class ArraySet:
         return len(self.labels)
 
     def subset(self, index: Int[Tensor, " M"]) -> "ArraySet":
-        """The images of these numbers, in this order."""
+        """Images at these indices, in this order."""
         return ArraySet(images=self.images[index], labels=self.labels[index])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """What was found when every file of a set was looked at once; names are paths in `folder`."""
+    """Result of reading every file of a set once; names are paths in `folder`."""
 
     folder: str
     files: int
     fingerprint: str
-    """Of all the names and sizes."""
+    """Hash of all names and sizes."""
     order: str = ""
-    """Of the names as they follow one another and what is told of each, by which images are held
-    out; empty: not stored, as surveys once were."""
+    """Hash of the names in their order and their labels, by which images are held out; empty: not
+    stored, as in older surveys.
+    """
     duplicates: tuple[tuple[str, ...], ...] = ()
-    """Files that show the same picture, group by group."""
+    """Files that show the same image, group by group."""
     broken: dict[str, str] = field(default_factory=dict)
-    """Files that cannot be read, with the reason."""
+    """Unreadable files, with the reason."""
 
     @property
     def broken_paths(self) -> Mapping[Path, str]:
-        """The same with whole paths."""
+        """Unreadable files by full path."""
         return {Path(self.folder, name): reason for name, reason in self.broken.items()}
 
 
@@ -64,7 +65,7 @@ class FileSet:
     paths: tuple[Path, ...]
     labels: Labels
     survey: Survey | None = None
-    """Of these files and others, once somebody has looked."""
+    """Survey of these files and others, once available."""
 
     def __post_init__(self) -> None:
         _check_labels(len(self.paths), self.labels)
@@ -73,7 +74,7 @@ class FileSet:
         return len(self.paths)
 
     def subset(self, index: Int[Tensor, " M"]) -> "FileSet":
-        """The images of these numbers, in this order."""
+        """Images at these indices, in this order."""
         paths = tuple(self.paths[i] for i in index.tolist())
         return replace(self, paths=paths, labels=self.labels[index])
 
@@ -82,7 +83,7 @@ ImageSet = ArraySet | FileSet
 
 
 def joined(first: ImageSet, second: ImageSet) -> ImageSet:
-    """The images of two sets of a kind, one after the other."""
+    """Concatenation of two sets of a kind."""
     labels = torch.cat([first.labels, second.labels])
     if isinstance(first, ArraySet) and isinstance(second, ArraySet):
         return ArraySet(images=torch.cat([first.images, second.images]), labels=labels)
@@ -92,13 +93,13 @@ def joined(first: ImageSet, second: ImageSet) -> ImageSet:
 
 
 def one_of(broken: Mapping[Path, str]) -> str:
-    """The first of some files that cannot be read, in words."""
+    """Text about the first of some unreadable files."""
     path, reason = next(iter(broken.items()))
     return f"one is {path}: {reason}"
 
 
 def task_of(labels: Labels) -> Task:
-    """What is to be told of an image with such labels."""
+    """Task for labels of this kind."""
     if labels.dtype == torch.int64:
         return "single-label"
     return "multi-label" if labels.dtype == torch.bool else "regression"

@@ -1,4 +1,4 @@
-"""Images as people point at them: files, folders, patterns and datasets, with labels if known."""
+"""Images from command-line arguments: files, folders, patterns and datasets, with known labels."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ Split = Literal["train", "test", "all"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listed:
-    """Images with a name and a label each; the label is empty where nobody knows it."""
+    """Images with a name and a label each; the label is empty if unknown."""
 
     images: ImageSet
     names: Sequence[str]
@@ -33,9 +33,9 @@ class Listed:
 def list_images(
     specs: Sequence[str | os.PathLike[str]], *, split: str | None = None, download: bool = False
 ) -> list[Listed]:
-    """The images of files, folders, patterns (`photos/**/*.jpg`) and datasets, in that order.
+    """Images of files, folders, patterns (`photos/**/*.jpg`) and datasets, in that order.
 
-    Classes are known of datasets and of folders of folders. `split` is a dataset's; None: all.
+    Classes are known for datasets and folders of folders. `split` is a dataset's; None: all.
     """
     if split is not None and split not in get_args(Split):
         raise UnknownName("split", split, get_args(Split))
@@ -57,7 +57,7 @@ def list_images(
 
 
 def open_named(name: str) -> ImageSet | None:
-    """The one image that a listing called `sample/test/17`, or None for any other name."""
+    """Image with a listed name such as `sample/test/17`, or None for any other name."""
     dataset, _, rest = name.partition("/")
     split, _, number = rest.partition("/")
     if dataset not in DATASETS or not number.isdecimal():
@@ -70,7 +70,7 @@ def open_named(name: str) -> ImageSet | None:
 
 
 def _files(spec: str) -> Iterator[tuple[str, str]]:
-    """Paths and labels of what a word on the command line stands for."""
+    """Paths and labels that a command-line argument stands for."""
     path = os.path.expanduser(spec)
     kind = pointed_at(path)
     if kind == "folder":
@@ -117,7 +117,7 @@ def _dataset(name: str, split: str, download: bool) -> Iterator[Listed]:
 
 
 def _words(source: DataSource, images: ImageSet) -> list[str]:
-    """The class of each image; nothing where it has several, or values."""
+    """Class of each image; empty for several labels, or values."""
     if source.task != "single-label":
         return [""] * len(images)
     return [source.labels[number] for number in images.labels.tolist()]

@@ -1,6 +1,6 @@
-"""Randomness by counter: a draw follows from the seed and its purpose, never from earlier draws.
+"""Counter-based randomness: a draw depends on the seed and its purpose, never on earlier draws.
 
-So a run that resumes at step 1000 needs no state of any generator, only the number 1000.
+A run that resumes at step 1000 needs no generator state, only the number 1000.
 """
 
 import hashlib
@@ -9,12 +9,12 @@ import torch
 
 
 def seed_for(seed: int, *purpose: str | int) -> int:
-    """A number of 64 bits for one purpose, such as `"augment", step`."""
+    """64-bit seed for one purpose, such as `"augment", step`."""
     key = [part if isinstance(part, str) else int(part) for part in (seed, *purpose)]
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
-    """A fresh generator on the CPU for one purpose."""
+    """New generator on the CPU for one purpose."""
     return torch.Generator().manual_seed(seed_for(seed, *purpose))

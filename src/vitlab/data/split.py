@@ -1,4 +1,4 @@
-"""A part of the training images held out, with which nothing in the rest is a duplicate."""
+"""Hold out a part of the training images, without duplicates in the rest."""
 
 from collections import Counter
 
@@ -15,16 +15,16 @@ from vitlab.data.random import generator
 from vitlab.data.survey import known_groups, surveyed
 from vitlab.errors import ConfigError, DataError
 
-# Images sorted into kinds of which every part of a set should hold its share.
+# Strata: groups of images that are split in proportion.
 
 BINS = 10
-"""Ranges of a value that are kept in proportion."""
+"""Number of ranges of a value that are kept in proportion."""
 IN_A_BIN = 10
-"""Images in each of these, at the least."""
+"""Minimum number of images in each of these."""
 
 
 def strata(labels: Labels) -> NDArray[np.int64]:
-    """The number of each image's stratum: its class, its rarest label, or its range of values."""
+    """Stratum index of each image: its class, its rarest label, or its range of values."""
     task = task_of(labels)
     if task == "single-label":
         return labels.numpy()
@@ -32,7 +32,7 @@ def strata(labels: Labels) -> NDArray[np.int64]:
 
 
 def rarest_label(labels: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Of each image's labels the one that fewest images have; without any, one number more."""
+    """Rarest label of each image; without any label, one index more."""
     images, classes = labels.shape
     counts = labels.sum(axis=0)
     rarity = np.where(labels, counts, images + 1)
@@ -40,7 +40,7 @@ def rarest_label(labels: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def _ranges(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Ranges that hold equally many images, numbered from the lowest values up."""
+    """Ranges with equally many images, numbered from the lowest values up."""
     bins = min(BINS, max(1, len(values) // IN_A_BIN))
     ranks = np.empty(len(values), np.int64)
     ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
@@ -50,11 +50,11 @@ def _ranges(values: NDArray[np.float32]) -> NDArray[np.int64]:
 def hold_out(
     train: ImageSet, *, share: float | None = None, count: int | None = None, seed: int
 ) -> tuple[ImageSet, ImageSet]:
-    """What remains and what is held out: each stratum in proportion, duplicates on one side.
+    """Remaining and held-out images: each stratum in proportion, duplicates on one side.
 
-    `share` of the images or `count` of them; fewer where a class is nothing but duplicates, more
-    where a small class would have no image on one side. A class of a single picture stays in what
-    remains. Files that cannot be read are on neither side.
+    `share` of the images or `count` of them; fewer if a class is nothing but duplicates, more if a
+    small class would have no image on one side. A class of a single distinct image stays in the
+    remaining part. Unreadable files are on neither side.
     """
     if isinstance(train, FileSet):
         train = surveyed(train)
@@ -88,13 +88,13 @@ def _wanted(images: int, share: float | None, count: int | None) -> int:
 
 
 def class_quotas(sizes: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
-    """How many of each class make up `wanted`: in proportion, largest remainders rounded up."""
+    """Number of images of each class in `wanted`: in proportion, largest remainders rounded up."""
     exact = sizes * wanted
     total = int(sizes.sum())
     quotas = exact // total
     order = np.lexsort((-sizes, -(exact % total)))
     quotas[order[: wanted - int(quotas.sum())]] += 1
-    return np.minimum(quotas, np.maximum(sizes - 1, 0))  # one of each class is left to learn from
+    return np.minimum(quotas, np.maximum(sizes - 1, 0))  # one of each class remains for training
 
 
 def _choose(
@@ -113,7 +113,7 @@ def _choose(
 
 
 def _members(groups: NDArray[np.int64], seed: int) -> list[list[int]]:
-    """The images of each group, in an order drawn from the seed."""
+    """Images of each group, in an order drawn from the seed."""
     order = torch.randperm(len(groups), generator=generator(seed, "hold_out")).numpy()
     members: dict[int, list[int]] = {}
     for image, group in zip(order.tolist(), groups[order].tolist(), strict=True):
@@ -124,9 +124,9 @@ def _members(groups: NDArray[np.int64], seed: int) -> list[list[int]]:
 def _complete(
     held: NDArray[np.bool_], groups: NDArray[np.int64], labels: Labels, seed: int
 ) -> None:
-    """Give both sides every class that has two pictures: move the smallest group that suffices.
+    """Give both sides every class with two distinct images: move the smallest sufficient group.
 
-    What remains comes first: a class that cannot be learnt is worse than one not evaluated.
+    The remaining part comes first: a class that cannot be learnt is worse than one not evaluated.
     """
     total = class_counts(labels)
     members: list[list[int]] = []
@@ -138,7 +138,7 @@ def _complete(
         place = {image: number for number, images in enumerate(members) for image in images}
         for label in absent:
             if here[label]:
-                continue  # a group that another class needed holds it as well
+                continue  # also held by a group that another class needed
             having = (labels[:, label] if labels.ndim > 1 else labels == label).nonzero()[:, 0]
             for number in sorted({place[image] for image in having.tolist()}):
                 counts = class_counts(labels[members[number]], len(total))
@@ -157,7 +157,7 @@ def pictures_per_class(images: ImageSet, classes: int) -> list[int]:
     return [counts[label] for label in range(classes)]
 
 
-# A few images of each class: what is left when data is scarce on purpose.
+# A few images of each class: for training with little data.
 
 
 def draw_per_class(images: ImageSet, count: int, *, seed: int) -> ImageSet:
@@ -175,20 +175,20 @@ def draw_per_class(images: ImageSet, count: int, *, seed: int) -> ImageSet:
     return images.subset(torch.cat(chosen).sort().values)
 
 
-# How much each class or image must weigh for rare classes to count as much as frequent ones.
+# Weights of classes or images that balance rare and frequent classes.
 
 
 def class_weights(labels: Int[Tensor, " N"], classes: int) -> Float[Tensor, " classes"]:
-    """Inverse to the number of images; an average image weighs 1, a class without images 0."""
+    """Inverse to the number of images; an average image has weight 1, a class without images 0."""
     counts = torch.bincount(labels, minlength=classes).double()
     present = int((counts > 0).sum())
     return torch.where(counts > 0, len(labels) / (present * counts), 0.0).float()
 
 
 def label_weights(labels: Bool[Tensor, "N classes"]) -> Float[Tensor, "2 classes"]:
-    """Of images without each label and with it, so that both halves weigh the same; 1 on average.
+    """Weights of images without and with each label, equal in sum; 1 on average.
 
-    A label that all images have, or none, has nothing to be balanced.
+    A label that all images have, or none, is not balanced.
     """
     having = labels.double().sum(dim=0)
     counts = torch.stack([len(labels) - having, having])
@@ -196,7 +196,7 @@ def label_weights(labels: Bool[Tensor, "N classes"]) -> Float[Tensor, "2 classes
 
 
 def image_weights(labels: Tensor) -> Float[Tensor, " N"]:
-    """How often to draw each image: all classes alike; of several labels, by the rarest."""
+    """Sampling weight of each image: equal over classes; for several labels, by the rarest."""
     if labels.is_floating_point():
         raise ConfigError("balance is for classes; these images have values: valid: balance=none")
     kinds = labels if labels.ndim == 1 else torch.from_numpy(rarest_label(labels.numpy()))

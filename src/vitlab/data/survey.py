@@ -1,6 +1,6 @@
-"""Every file of a set looked at once: which cannot be read, and which show the same picture.
+"""Survey of a set, reading every file once: unreadable files and duplicates.
 
-That takes as long as an epoch of decoding, so a run keeps what was found for when it resumes.
+It takes as long as an epoch of decoding, so a run stores the result for resuming.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _recalled: ContextVar[Survey | None] = ContextVar("recalled", default=None)
 
 @contextmanager
 def recalling(survey: Survey | None) -> Iterator[None]:
-    """Meanwhile files must be those of this survey, and are not looked at again."""
+    """Within the block, files must match this survey, and are not read again."""
     token = _recalled.set(survey)
     try:
         yield
@@ -35,7 +35,7 @@ def recalling(survey: Survey | None) -> Iterator[None]:
 
 @contextmanager
 def looking(watch: Watch | None) -> Iterator[None]:
-    """Meanwhile somebody is told how far a look at files is."""
+    """Within the block, report the progress of reading files to `watch`."""
     token = _watched.set(watch)
     try:
         yield
@@ -44,7 +44,7 @@ def looking(watch: Watch | None) -> Iterator[None]:
 
 
 def surveyed(data: FileSet) -> FileSet:
-    """The files of a set that can be read, with what was found."""
+    """Readable files of a set, with the survey."""
     if data.survey is not None or not data.paths:
         return data
     folder = os.path.commonpath([os.path.abspath(path.parent) for path in data.paths])
@@ -67,7 +67,7 @@ def surveyed(data: FileSet) -> FileSet:
 
 
 def known_groups(data: FileSet) -> Int[Tensor, " N"]:
-    """A number for each file of a surveyed set, the same for files that show the same picture."""
+    """Group index for each file of a surveyed set, the same for duplicates."""
     assert data.survey is not None
     groups = {name: same[0] for same in data.survey.duplicates for name in same}
     numbers: dict[str, int] = {}
@@ -81,7 +81,7 @@ def known_groups(data: FileSet) -> Int[Tensor, " N"]:
 
 
 def check_share(survey: Survey, max_broken: float) -> None:
-    """Refuse a set of which more than that share cannot be read."""
+    """Raise for a set with more than this share of unreadable files."""
     if len(survey.broken) > max_broken * survey.files:
         raise DataError(
             f"{len(survey.broken)} of {survey.files} images cannot be read, more than the "
@@ -137,7 +137,7 @@ def _order(names: Sequence[str], labels: Tensor) -> str:
 
 
 def _check_classes(data: FileSet, good: Tensor, survey: Survey) -> None:
-    """No class may be lost: a model would never have seen it."""
+    """Raise if a class lost all its images: the model would never see it."""
     if not len(good):
         one = one_of(survey.broken_paths)
         raise DataError(f"none of the {len(data)} images in {survey.folder} can be read; {one}")

@@ -1,4 +1,4 @@
-"""`AugmentConfig`: everything random that happens to images and targets before the model."""
+"""`AugmentConfig`: all random transformations of images and targets before the model."""
 
 import math
 from dataclasses import dataclass, fields
@@ -7,7 +7,7 @@ from typing import Literal, get_args, get_origin
 from vitlab.errors import ConfigError, UnknownName
 
 MAGNITUDES = 31
-"""Strengths of a policy's operations: 0 does least, 30 most."""
+"""Strengths of a policy's operations: 0 is the weakest, 30 the strongest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,7 +15,7 @@ class AugmentConfig:
     """Augmentation in the order of its fields; pixels are those of the model's input."""
 
     repeats: int = 1
-    """How often each image of a batch stands in it, each time augmented anew."""
+    """Number of copies of each image in a batch, each augmented separately."""
     random_resized_crop: tuple[float, float] | None = None
     """Least and largest share of the image's area that a random crop keeps; None: all of it."""
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
@@ -25,7 +25,7 @@ class AugmentConfig:
     shift: int = 0
     """Largest number of pixels that an image moves along each axis."""
     shift_padding: Literal["reflect", "zero"] = "reflect"
-    """What moves in from outside: the image mirrored at its edge, or black."""
+    """Content moved in from outside: the image mirrored at its edge, or black."""
     policy: Literal["none", "trivial", "randaugment"] = "none"
     """TrivialAugment (arXiv:2103.10158, wide) or RandAugment (arXiv:1909.13719)."""
     policy_ops: int = 2
@@ -52,7 +52,7 @@ class AugmentConfig:
 
     @property
     def mixes(self) -> bool:
-        """Whether targets become distributions over the classes."""
+        """True if targets become distributions over the classes."""
         return self.mix_probability > 0 and (self.mixup > 0 or self.cutmix > 0)
 
 

@@ -1,6 +1,6 @@
-"""Moving, cropping and blanking whole batches, each image by parameters of its own.
+"""Shift, crop and erase whole batches, with separate parameters for each image.
 
-Parameters are drawn on the CPU whatever the device, so the same seed gives the same batch on all.
+Parameters are drawn on the CPU for every device, so the same seed gives the same batch on all.
 """
 
 from random import Random
@@ -20,7 +20,7 @@ from vitlab.images.preprocessing import Interpolation, cover
 
 ERASED_AREA = (0.02, 1 / 3)
 ERASED_RATIO = (0.3, 3.3)
-"""Of random erasing, as its authors chose them."""
+"""Aspect ratios of random erasing, as its authors chose them."""
 SEEDS = 2**62
 
 
@@ -31,7 +31,7 @@ def augment_pixels(
     mirrored: Bool[Tensor, " B"],
     generator: torch.Generator,
 ) -> UInt8[Tensor, "B C H W"]:
-    """What happens to 8-bit pixels, but for the random crop: it may happen while decoding."""
+    """Augment 8-bit pixels, except for the random crop, which may happen while decoding."""
     batch = len(images)
     if config.flip != "none":
         images = mirror(images, mirrored)
@@ -52,7 +52,7 @@ def augment_pixels(
 def augment_normalised(
     images: Float[Tensor, "B C H W"], config: AugmentConfig, generator: torch.Generator
 ) -> Float[Tensor, "B C H W"]:
-    """What happens behind normalisation, where zero is the mean colour."""
+    """Augment normalised images, where zero is the mean colour."""
     if config.cutout:
         images = blank(images, cutout_boxes(images, config.cutout, generator))
     if config.erase:
@@ -77,7 +77,7 @@ def which_to_mirror(
 
 
 def coin(index: Int[Tensor, " B"], seed: int) -> Int[Tensor, " B"]:
-    """0 or 1 for every image, the same for ever: one bit of a multiplicative hash."""
+    """0 or 1 for every image, always the same: one bit of a multiplicative hash."""
     mixed = (index + 1) * 0x9E3779B1 + seed % 2**31 * 0x85EBCA77
     mixed = (mixed ^ (mixed >> 15)) * 0x2C1B3C6D % 2**32
     return (mixed ^ (mixed >> 13)) >> 7 & 1
@@ -86,10 +86,10 @@ def coin(index: Int[Tensor, " B"], seed: int) -> Int[Tensor, " B"]:
 def mirror(
     images: Shaped[Tensor, "B C H W"], which: Bool[Tensor, " B"]
 ) -> Shaped[Tensor, "B C H W"]:
-    """Left and right exchanged where `which` says so."""
+    """Flip images horizontally where `which` is True."""
     if not images.is_cpu:
         return torch.where(which.to(images.device)[:, None, None, None], images.flip(-1), images)
-    # Image by image is a third of the time on a CPU, and needs no memory that is not in its cache.
+    # Image by image takes a third of the time on a CPU, and its memory stays in the cache.
     result = images.clone()
     for row in which.nonzero()[:, 0].tolist():
         result[row] = images[row].flip(-1)
@@ -101,7 +101,7 @@ def shift(
     offsets: Int[Tensor, "B 2"],
     padding: Literal["reflect", "zero"],
 ) -> Shaped[Tensor, "B C H W"]:
-    """Each image moved down and right by its offsets; a crop of the padded image."""
+    """Each image shifted down and right by its offsets; a crop of the padded image."""
     height, width = images.shape[-2:]
     offsets = offsets.to(images.device)
     rows = torch.arange(height, device=images.device) - offsets[:, :1]  # [B, H]
@@ -117,7 +117,7 @@ def shift(
 def pick(
     images: Shaped[Tensor, "B C H W"], pixels: Int[Tensor, "B h w"]
 ) -> Shaped[Tensor, "B C h w"]:
-    """Images whose pixels come from these places in row-major order, in every channel."""
+    """Images with pixels taken from these places in row-major order, in every channel."""
     batch, channels, _, _ = images.shape
     places = pixels.reshape(batch, 1, -1).expand(-1, channels, -1)
     return images.flatten(2).gather(2, places).view(batch, channels, *pixels.shape[1:])
@@ -149,7 +149,7 @@ def draw_seeds(count: int, generator: torch.Generator) -> Int[Tensor, " B"]:
 def resized_crop(
     images: UInt8[Tensor, "B C H W"], boxes: Int[Tensor, "B 4"]
 ) -> UInt8[Tensor, "B C H W"]:
-    """Each image's box stretched over the whole image, bilinear: never smaller, so no aliasing."""
+    """Each image's box resized to the whole image, bilinear: never smaller, so no aliasing."""
     height, width = images.shape[-2:]
     boxes = boxes.to(images.device)
     rows = _stretch(boxes[:, 0], boxes[:, 2], height)  # [B, H, H]
@@ -159,7 +159,7 @@ def resized_crop(
 
 
 def _stretch(low: Tensor, high: Tensor, size: int) -> Float[Tensor, "B to of"]:
-    """Bilinear weights; what leans over the edge of the image is the edge."""
+    """Bilinear weights; places beyond the edge of the image take the edge."""
     places = torch.arange(size, device=low.device) + 0.5
     scale = ((high - low) / size)[:, None]
     centres = (low[:, None] + places * scale).clamp(0.5, size - 0.5)
@@ -201,7 +201,7 @@ def blank(
 
 
 def inside(boxes: Int[Tensor, "B 4"], images: Shaped[Tensor, "B C H W"]) -> Bool[Tensor, "B H W"]:
-    """Which pixels lie in each image's box."""
+    """True for the pixels inside of each image's box."""
     top, left, bottom, right = boxes.to(images.device)[:, :, None].unbind(1)  # [B, 1] each
     rows = torch.arange(images.shape[-2], device=images.device)
     columns = torch.arange(images.shape[-1], device=images.device)
@@ -209,7 +209,7 @@ def inside(boxes: Int[Tensor, "B 4"], images: Shaped[Tensor, "B C H W"]) -> Bool
     return in_rows[:, :, None] & in_columns[:, None, :]
 
 
-# Whole batches of 8-bit images at another size.
+# Resizing of whole batches of 8-bit images.
 
 MODES = {"nearest": "nearest-exact", "bilinear": "bilinear", "bicubic": "bicubic"}
 
@@ -217,7 +217,7 @@ MODES = {"nearest": "nearest-exact", "bilinear": "bilinear", "bicubic": "bicubic
 def resize(
     images: UInt8[Tensor, "B C H W"], size: tuple[int, int], interpolation: Interpolation
 ) -> UInt8[Tensor, "B C h w"]:
-    """The centre of each image, as large as its proportions allow, at this size; antialiased."""
+    """Largest central crop of the target's proportions, resized with antialiasing."""
     if interpolation not in MODES:
         raise DataError(
             f"interpolation {interpolation!r} of images in memory; valid: {', '.join(MODES)}"

@@ -18,7 +18,7 @@ def mix(
     config: AugmentConfig,
     generator: torch.Generator,
 ) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B classes"]]:
-    """Images and targets as `config` asks: some blended, some patched, some left alone."""
+    """Mix images and targets by `config`: some blended, some patched, some unchanged."""
     batch = len(images)
     partner = torch.randperm(batch, generator=generator)
     mixed = torch.rand(batch, generator=generator) < config.mix_probability
@@ -61,7 +61,7 @@ def cutmix(
     partner: Int[Tensor, " B"],
     boxes: Int[Tensor, "B 4"],
 ) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B classes"]]:
-    """Each image with a box cut out of its partner; targets follow the area of the box."""
+    """Each image with a box from its partner; targets follow the area of the box."""
     partner = partner.to(images.device)
     box = inside(boxes, images)
     share = 1 - box.to(targets).mean(dim=(1, 2))

@@ -1,6 +1,6 @@
 """Operations on batches of 8-bit images, one strength per image, as Pillow defines them for one.
 
-Geometric ones take the nearest pixel and fill with black; the others round as Pillow does.
+Geometric ones use the nearest pixel and fill with black; the others round as Pillow does.
 """
 
 import math
@@ -15,11 +15,11 @@ Dull = UInt8[Tensor, "B #C #H #W"]
 Strength = Shaped[Tensor, " B"]
 
 LUMA = (19595, 38470, 7471)
-"""ITU-R 601 in 16-bit fixed point: Pillow's way from RGB to grey."""
+"""ITU-R 601 in 16-bit fixed point: Pillow's conversion from RGB to grey."""
 
 
 def affine(images: Images, matrices: Float[Tensor, "B 2 3"]) -> Images:
-    """Each output pixel (x, y) shows the input pixel at matrix @ (x, y, 1)."""
+    """Affine transform: output pixel (x, y) shows the input pixel at matrix @ (x, y, 1)."""
     batch, channels, height, width = images.shape
     matrices = matrices.to(images.device)[:, :, :, None, None]  # [B, 2, 3, 1, 1]
     rows = torch.arange(height, device=images.device)[:, None] + 0.5
@@ -34,27 +34,27 @@ def affine(images: Images, matrices: Float[Tensor, "B 2 3"]) -> Images:
 
 
 def shear_x(images: Images, slope: Strength) -> Images:
-    """Rows move to the left by `slope` per row, the first one least."""
+    """Shift rows to the left by `slope` per row, the first one least."""
     return affine(images, _matrices(len(images), {(0, 1): slope}))
 
 
 def shear_y(images: Images, slope: Strength) -> Images:
-    """Columns move up by `slope` per column."""
+    """Shift columns up by `slope` per column."""
     return affine(images, _matrices(len(images), {(1, 0): slope}))
 
 
 def translate_x(images: Images, pixels: Strength) -> Images:
-    """Everything moves to the left by whole pixels."""
+    """Shift images to the left by whole pixels."""
     return affine(images, _matrices(len(images), {(0, 2): pixels.trunc()}))
 
 
 def translate_y(images: Images, pixels: Strength) -> Images:
-    """Everything moves up by whole pixels."""
+    """Shift images up by whole pixels."""
     return affine(images, _matrices(len(images), {(1, 2): pixels.trunc()}))
 
 
 def rotate(images: Images, degrees: Strength) -> Images:
-    """Counter-clockwise around the centre."""
+    """Rotate counter-clockwise around the centre."""
     sine, cosine = (degrees * (math.pi / 180)).sin(), (degrees * (math.pi / 180)).cos()
     y, x = images.shape[-2] / 2, images.shape[-1] / 2
     entries = {
@@ -69,7 +69,7 @@ def rotate(images: Images, degrees: Strength) -> Images:
 
 
 def _matrices(batch: int, entries: dict[tuple[int, int], Tensor]) -> Float[Tensor, "B 2 3"]:
-    """Identities but for the given entries."""
+    """Identity matrices except for the given entries."""
     matrices = torch.eye(2, 3).repeat(batch, 1, 1)
     for (row, column), values in entries.items():
         matrices[:, row, column] = values.to(matrices)
@@ -77,24 +77,24 @@ def _matrices(batch: int, entries: dict[tuple[int, int], Tensor]) -> Float[Tenso
 
 
 def adjust_brightness(images: Images, factor: Strength) -> Images:
-    """Away from black, or towards it where the factor is below 1."""
+    """Scale the distance from black."""
     return blend(torch.zeros_like(images[:, :1]), images, factor)
 
 
 def adjust_color(images: Images, factor: Strength) -> Images:
-    """Away from the grey image, or towards it."""
+    """Scale the distance from the grey image."""
     return blend(grey(images), images, factor)
 
 
 def adjust_contrast(images: Images, factor: Strength) -> Images:
-    """Away from the grey image's mean, or towards it."""
+    """Scale the distance from the grey image's mean."""
     total = grey(images).long().sum(dim=(-2, -1), keepdim=True)
     pixels = images.shape[-2] * images.shape[-1]
     return blend(((2 * total + pixels) // (2 * pixels)).to(torch.uint8), images, factor)
 
 
 def adjust_sharpness(images: Images, factor: Strength) -> Images:
-    """Away from the smoothed image, or towards it; the outermost pixels stay."""
+    """Scale the distance from the smoothed image; the outermost pixels stay unchanged."""
     if min(images.shape[-2:]) < 3:
         return images
     pixels = images.float()
@@ -106,7 +106,7 @@ def adjust_sharpness(images: Images, factor: Strength) -> Images:
 
 
 def blend(dull: Dull, images: Images, factor: Strength) -> Images:
-    """From the dull image (factor 0) to the image (factor 1) and beyond."""
+    """Interpolate from the dull image (factor 0) to the image (factor 1) and beyond."""
     start = dull.float()
     factor = factor.to(start)[:, None, None, None]
     return (images - start).mul_(factor).add_(start).clamp_(0, 255).to(torch.uint8)
@@ -124,19 +124,19 @@ def grey(images: Images) -> UInt8[Tensor, "B 1 H W"]:
 
 
 def posterize(images: Images, bits: Strength) -> Images:
-    """Only the highest bits kept."""
+    """Keep only the highest bits."""
     mask = 256 - 2 ** (8 - bits.round().long())
     return images & mask.to(images)[:, None, None, None]
 
 
 def solarize(images: Images, threshold: Strength) -> Images:
-    """Values from the threshold on inverted."""
+    """Invert values from the threshold on."""
     limit = threshold.to(images.device)[:, None, None, None]
     return torch.where(images < limit, images, 255 - images)
 
 
 def auto_contrast(images: Images) -> Images:
-    """Each channel stretched from 0 to 255."""
+    """Stretch each channel to the range from 0 to 255."""
     low = images.amin(dim=(-2, -1), keepdim=True).int()
     span = images.amax(dim=(-2, -1), keepdim=True).int() - low
     stretched = (images.int() - low) * 255 // span.clamp(min=1)
@@ -144,11 +144,11 @@ def auto_contrast(images: Images) -> Images:
 
 
 def equalize(images: Images) -> Images:
-    """Each channel with a flat histogram, as near as a table of 256 values can bring it."""
+    """Flatten the histogram of each channel, as far as a table of 256 values allows."""
     values = images.flatten(2).flatten(0, 1).long()  # [BC, HW]
     counts = torch.zeros(len(values), 256, dtype=torch.long, device=images.device)
     counts.scatter_add_(1, values, torch.ones_like(values))
-    largest = counts.gather(1, values.amax(dim=1, keepdim=True))  # how often the highest occurs
+    largest = counts.gather(1, values.amax(dim=1, keepdim=True))  # count of the highest value
     step = (values.shape[1] - largest) // 255
     below = counts.cumsum(dim=1) - counts
     table = ((below + step // 2) // step.clamp(min=1)).clamp_(max=255)

@@ -16,14 +16,14 @@ from vitlab.data.augment.config import MAGNITUDES, AugmentConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strengths:
-    """What an operation's strength is at magnitude 0 and at the largest one."""
+    """Strength of an operation at magnitude 0 and at the largest one."""
 
     least: float = 0.0
     most: float = 0.0
     signed: bool = False
-    """Whether the difference from `least` is taken with a random sign."""
+    """True if the difference from `least` gets a random sign."""
     of_width: bool = False
-    """Whether `most` is a share of the image's width instead of a number of pixels."""
+    """True if `most` is a share of the image's width instead of a number of pixels."""
 
     def at(
         self, share: Float[Tensor, " B"], sign: Float[Tensor, " B"], width: int
@@ -55,7 +55,7 @@ OPERATIONS: Mapping[str, Operation] = {
 def _space(
     *, shear: float, translate: Strengths, rotate: float, enhance: float, bits: float
 ) -> dict[str, Strengths]:
-    """Strengths of all operations; what the two policies share is written here."""
+    """Strengths of all operations, with the values that both policies share."""
     enhanced = Strengths(least=1.0, most=1.0 + enhance, signed=True)
     return {
         "identity": Strengths(),
@@ -96,7 +96,7 @@ SPACES: Mapping[str, Mapping[str, Strengths]] = {
 def apply_policy(
     images: UInt8[Tensor, "B C H W"], config: AugmentConfig, generator: torch.Generator
 ) -> UInt8[Tensor, "B C H W"]:
-    """Every image after its own random operations."""
+    """Apply random operations, drawn separately for every image."""
     batch = len(images)
     space = SPACES[config.policy]
     for _ in range(config.policy_ops if config.policy == "randaugment" else 1):

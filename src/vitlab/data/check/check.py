@@ -1,4 +1,4 @@
-"""`vitlab data check`: what a folder of images holds, and what in it would spoil a training."""
+"""`vitlab data check`: contents of a folder of images, and problems for training."""
 
 import statistics
 from collections import Counter
@@ -22,16 +22,16 @@ from vitlab.data.check.inspect import (
 from vitlab.images.open import pixel_limit
 
 SMALL = 32
-"""Pixels of a side below which an image is suspicious, where most are at least twice as large."""
+"""Pixels of a side below which an image is suspicious, if most are at least twice as large."""
 TINY = 8
-"""Pixels of a side below which it always is."""
+"""Pixels of a side below which an image is always suspicious."""
 NARROW = 4
-"""Length of the longer side, in shorter ones, from which on an image is a strip."""
+"""Aspect ratio from which on an image counts as a strip."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Range:
-    """How a number varies over the images."""
+    """Range of a number over the images."""
 
     least: int
     median: float
@@ -40,15 +40,15 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """What was found in a folder."""
+    """Findings of a check of a folder."""
 
     folder: str
     images: int
-    """Those that can be read and stand in a class."""
+    """Images that can be read and belong to a class."""
     files: int
-    """All, of whatever kind."""
+    """All files, of any kind."""
     splits: tuple[str, ...]
-    """`("",)` where class folders are all there is."""
+    """`("",)` if there are only class folders."""
     counts: dict[str, dict[str, int]]
     """Readable images by class and split."""
     height: Range | None
@@ -57,7 +57,7 @@ class Check:
 
     @property
     def serious(self) -> bool:
-        """Whether anything hurts training."""
+        """True if any finding hurts training."""
         return any(found.serious for found in self.findings)
 
 
@@ -65,7 +65,7 @@ Images = list[tuple[ListedFile, ImageFacts]]
 
 
 def check_folder(folder: Path, *, watch: Watch = lambda done, total: None) -> Check:
-    """Look at every file of a folder once; what is wrong with it is the result, not an error."""
+    """Inspect every file of a folder once; problems are part of the result, not errors."""
     listing = list_folder(folder)
     named = [file for file in listing.files if file.named_image]
     images: Images = []
@@ -185,4 +185,4 @@ TRAITS: dict[str, tuple[Applies, Detail]] = {
     ),
     "loose": (lambda file, facts: file.label is None, lambda file, facts: ""),
 }
-"""What an image can be besides good, when it is that, and what to say of it."""
+"""Traits of suspicious images, their conditions, and their messages."""

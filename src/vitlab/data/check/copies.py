@@ -1,4 +1,4 @@
-"""Pictures that a folder holds more than once: across splits, across classes, or within a class."""
+"""Duplicate images in a folder: across splits, across classes, or within a class."""
 
 import logging
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Copies:
-    """Which images show the same picture, bit for bit or to the eye."""
+    """Groups of duplicate images, exact or visual."""
 
     def __init__(self, folder: Path, images: Images) -> None:
         self.files = [file for file, _ in images]
@@ -29,12 +29,12 @@ class Copies:
         if len(images) > NEAR_LIMIT:
             log.warning("%d images are many: only equal files are looked for", len(images))
         elif images:
-            which = np.unique(self.exact)  # of exact copies the first stands for all
+            which = np.unique(self.exact)  # the first of exact copies represents all
             small = np.array([images[i][1].small for i in which], np.uint8).reshape(-1, SIDE, SIDE)
             self.near = join_near(self.near, which, describe(small))
 
     def groups(self) -> Iterator[list[int]]:
-        """The images of each picture that there is more than once."""
+        """Groups of images with duplicates."""
         members: defaultdict[int, list[int]] = defaultdict(list)
         for image, group in enumerate(self.near.tolist()):
             members[group].append(image)
@@ -48,20 +48,20 @@ class Copies:
         return Counter((label, split) for label, split, _ in places)
 
     def item(self, images: Iterable[int]) -> Item:
-        """These images as one case, and whether they differ."""
+        """These images as one case, noting if they differ."""
         chosen = list(images)
         equal = len({int(self.exact[i]) for i in chosen}) == 1
         paths = tuple(self.files[i].path for i in chosen)
         return Item(paths=paths, detail="bit for bit" if equal else "nearly the same")
 
     def repeated(self, images: Iterable[int], among: Iterable[int]) -> int:
-        """How many of the images stand among the others bit for bit."""
+        """Number of the images that also occur exactly among the others."""
         known = {int(self.exact[i]) for i in among}
         return sum(int(self.exact[i]) in known for i in images)
 
 
 def copy_findings(copies: Copies) -> Iterator[Finding]:
-    """Everything that copies spoil: the accuracy, the labels, the weight of an image."""
+    """Effects of copies: on the accuracy, on the labels, on the weight of an image."""
     groups = list(copies.groups())
     splits = list(dict.fromkeys(file.split for file in copies.files if file.label is not None))
     for first, second in combinations(splits, 2):

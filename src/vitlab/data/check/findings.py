@@ -1,4 +1,4 @@
-"""What can be wrong with a folder of images, and what each of it means, in plain words."""
+"""Kinds of problems in a folder of images, and their meaning in plain words."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,15 +11,15 @@ from vitlab.data.sources.folder import TEST, TRAIN, folded
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """One thing that can be found."""
+    """One kind of finding."""
 
     noun: str
-    """What is counted, in the singular."""
+    """Counted noun, in the singular."""
     advice: str
-    """What follows the count and the noun; braces are filled in."""
+    """Text after the count and the noun; braces are filled in."""
     plural: str = ""
     serious: bool = False
-    """Whether it hurts training, or what is believed of the result."""
+    """True if it hurts training, or the trust in the result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,13 +27,13 @@ class Item:
     """One case: a file, or several that belong together."""
 
     paths: tuple[str, ...]
-    """Below the checked folder."""
+    """Paths below the checked folder."""
     detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """Something found, with every case of it."""
+    """A finding, with every case of it."""
 
     name: str
     serious: bool
@@ -44,14 +44,14 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """The finding as a sentence."""
+        """Finding as a sentence."""
         return f"{self.count:,} {self.noun} {self.advice}"
 
 
 def finding(
     name: str, items: Iterable[Item], *, count: int | None = None, **values: object
 ) -> list[Finding]:
-    """The finding of a kind, or none where there are no cases."""
+    """Finding of a kind, or None without cases."""
     kind, found = KINDS[name], tuple(items)
     if not found:
         return []
@@ -197,21 +197,21 @@ KINDS = {
     ),
     "other_files": Kind(noun="file", advice="of another kind, by name and content: never read"),
 }
-"""Everything that is looked for, in the order in which it is told."""
+"""All kinds of findings, in the order of the report."""
 
 
-# What is wrong with the classes of a folder: missing, doubled, empty, too small.
+# Problems with the classes of a folder: missing, duplicated, empty, too small.
 
 FEW = 10
 """Training images of a class below which it is hard to learn from scratch."""
 IMBALANCE = 10
-"""How many times as large the largest class may be as another."""
+"""Largest tolerated ratio between the largest class and another."""
 
 Counts = Mapping[str, Mapping[str, int]]
 
 
 def class_findings(listing: Listing, counts: Counts, different: Counts) -> Iterator[Finding]:
-    """Everything that the names and sizes of the classes tell.
+    """Findings from the names and sizes of the classes.
 
     `different` are the numbers of images where copies count as one.
     """
@@ -228,7 +228,7 @@ def class_findings(listing: Listing, counts: Counts, different: Counts) -> Itera
     for split, own in listing.classes.items():
         if split not in (training, judged):
             continue  # training does not open it
-        # Those that only case keeps apart have been named above.
+        # Names that differ only by case are reported above.
         strange = [label for label in own if folded(label) not in known]
         absent = known - {folded(label) for label in own}
         missing = [label for label in labels if folded(label) in absent]
@@ -258,7 +258,7 @@ def _place(split: str, label: str) -> str:
 
 
 def _differ_by_case(listing: Listing) -> list[list[str]]:
-    """Folders of classes that people would take for the same."""
+    """Class folders whose names differ only by case."""
     alike: defaultdict[str, set[str]] = defaultdict(set)
     for label in chain(*listing.classes.values()):
         alike[folded(label)].add(label)

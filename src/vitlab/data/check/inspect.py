@@ -1,4 +1,4 @@
-"""What one file is: read once, completely, as a model would have it read."""
+"""Inspect one file: read once, completely, as for a model."""
 
 import os
 import warnings
@@ -30,9 +30,9 @@ from vitlab.images.statistics import shown
 
 Problem = Literal["unreadable", "truncated", "not_images", "too_large", "animated"]
 CHUNK = 256
-"""Files under way at a time, so that an interrupt is heard and nothing piles up."""
+"""Files in progress at a time, so that interrupts are handled and memory stays small."""
 ALIKE = {"MPO": "JPEG"}
-"""Formats that go by another one's endings."""
+"""Formats that share another one's extensions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,19 +41,19 @@ class ImageFacts:
 
     height: int
     width: int
-    """Upright."""
+    """Width of the upright image."""
     format: str
     mode: str
     orientation: int
-    """EXIF's; 1 is upright."""
+    """EXIF orientation; 1 is upright."""
     deep: bool
     """More than 8 bits a channel."""
     transparent: bool
     small: Thumbnails
-    """Grey levels, to compare."""
+    """Grey thumbnail, for comparison."""
 
     def has_ending_of_its_format(self, path: str) -> bool:
-        """Whether the name tells what the content is."""
+        """True if the extension matches the content."""
         claimed = _formats().get(os.path.splitext(path)[1].lower())
         return claimed is None or claimed == ALIKE.get(self.format, self.format)
 
@@ -68,13 +68,13 @@ class BrokenFile:
 
 Inspected = ImageFacts | BrokenFile
 Watch = Callable[[int, int], None]
-"""Told how many of how many files are done."""
+"""Callback with the number of finished files and the total."""
 
 
 def inspect_files(paths: Sequence[Path], watch: Watch) -> Iterator[Inspected]:
-    """What each file is, in order, decoded by as many threads as there are processors."""
+    """Facts about each file, in order, decoded by as many threads as there are processors."""
     with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        warnings.simplefilter("ignore")  # of Pillow about damage that it can repair
+        warnings.simplefilter("ignore")  # Pillow's, about damage that it can repair
         for start in range(0, len(paths), CHUNK):
             watch(start, len(paths))
             yield from pool.map(inspect_file, paths[start : start + CHUNK])
@@ -82,7 +82,7 @@ def inspect_files(paths: Sequence[Path], watch: Watch) -> Iterator[Inspected]:
 
 
 def inspect_file(path: Path) -> Inspected:
-    """Decode a file, and tell what it is or why it cannot be read."""
+    """Decode a file, and return its facts or the reason why it cannot be read."""
     try:
         check_regular(str(path))
         if is_array(path) or (is_tiff(path) and not _opens(path)):
@@ -91,18 +91,18 @@ def inspect_file(path: Path) -> Inspected:
             check_single(image)
             return _facts(image)
     except Exception as error:  # decoders of damaged files raise nearly anything
-        # What is valid instead, the finding says for all of its files.
+        # The valid choices are in the finding, once for all of its files.
         found = reason_of(error, str(path)).partition("; valid: ")[0]
         return BrokenFile(_problem(error), found)
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file opens as an image, whatever its name."""
+    """True if a file opens as an image, whatever its name."""
     try:
         check_regular(str(path))
         with open_image(path):
             return True
-    except Exception:  # what cannot be opened is not one
+    except Exception:  # a file that cannot be opened is not an image
         return False
 
 
@@ -128,7 +128,7 @@ def _facts(image: Image.Image) -> ImageFacts:
 
 
 def _opens(path: Path) -> bool:
-    """Whether Pillow knows what is in a file; what else is wrong with it is said later."""
+    """True if Pillow recognises the content of a file; other problems are reported later."""
     try:
         open_image(path).close()
     except UnidentifiedImageError:
@@ -137,7 +137,7 @@ def _opens(path: Path) -> bool:
 
 
 def _band_facts(path: Path) -> ImageFacts:
-    """Of a file of any number of bands, which we read by ourselves."""
+    """Facts about a file of any number of bands, read without Pillow."""
     bands = array_bands(path) if is_array(path) else tiff_bands(path)
     image = shown(path)
     return ImageFacts(
@@ -153,7 +153,7 @@ def _band_facts(path: Path) -> ImageFacts:
 
 
 def _is_deep(image: Image.Image) -> bool:
-    """More than 8 bits in the file; Pillow opens some of these in a mode of 8."""
+    """True for more than 8 bits in the file; Pillow opens some of these in a mode of 8."""
     if image.mode.startswith("I") or image.mode == "F":
         return True
     decoded = (tile[3] for tile in getattr(image, "tile", ()))
@@ -173,41 +173,41 @@ def _problem(error: Exception) -> Problem:
 
 @cache
 def _formats() -> dict[str, str]:
-    """The format that each ending belongs to."""
+    """Format of each extension."""
     return Image.registered_extensions()
 
 
-# Every file of a folder with its split and class, whatever is wrong with the folder.
+# Every file of a folder with its split and class, for faulty folders too.
 
 WHOLE = ""
-"""The split of a folder that has none."""
+"""Name of the split of a folder that has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file, and what its place says about it."""
+    """A file, with the split and class from its location."""
 
     path: str
-    """Below the folder, with slashes."""
+    """Path below the folder, with slashes."""
     split: str
     label: str | None
-    """None where it stands in no class."""
+    """None if it is in no class folder."""
     named_image: bool
-    """Whether its ending is that of an image."""
+    """True if its extension is that of an image."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """What a folder holds."""
+    """Contents of a folder."""
 
     root: Path
     classes: dict[str, tuple[str, ...]]
-    """Class folders by split; a split `""` where class folders are all there is."""
+    """Class folders by split; a split `""` if there are only class folders."""
     files: tuple[ListedFile, ...]
 
 
 def list_folder(root: Path) -> Listing:
-    """All files of a folder; only one without any is an error."""
+    """All files of a folder; raises only for an empty one."""
     if not root.is_dir():
         found = "is not a folder" if root.exists() else "no such folder"
         raise DataError(f"{root}: {found}; valid: a folder of one folder for each class")

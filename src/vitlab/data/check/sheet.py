@@ -1,4 +1,4 @@
-"""The findings of a check as pictures: a few examples of each, with what is wrong with them."""
+"""Contact sheet of a check: a few examples of each finding, with the problem."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from vitlab.images.statistics import tile_image
 COLUMNS = 6
 """Examples of a finding: one row."""
 CLASSES = 2 * COLUMNS
-"""Classes of which an image is shown."""
+"""Number of classes of which an image is shown."""
 
 
 def write_check_sheet(path: Path, check: Check) -> None:
@@ -34,7 +34,7 @@ def _tiles(check: Check) -> Iterator[Tile]:
 
 
 def _examples(root: Path, found: Finding) -> Iterator[Tile]:
-    """Cases that are files; of copies two each."""
+    """Cases that are files; two each for copies."""
     for item in found.items[:COLUMNS]:
         for path in (item.paths[0], item.paths[-1]) if len(item.paths) > 1 else item.paths:
             if (root / path).is_file() and found.name != "other_files":
@@ -47,7 +47,7 @@ def _examples(root: Path, found: Finding) -> Iterator[Tile]:
 
 
 def _classes(root: Path, check: Check) -> Iterator[Tile]:
-    """The first image of each of some classes."""
+    """First image of each of some classes."""
     for label, splits in list(check.counts.items())[:CLASSES]:
         split = next(iter(splits))
         first = min(image_files(root / split / label), default=None)

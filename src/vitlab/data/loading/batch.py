@@ -1,4 +1,4 @@
-"""From 8-bit pixels to what a model trains on: augmented, normalised, mixed."""
+"""Prepare training batches from 8-bit pixels: augment, normalise, mix."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,18 +21,18 @@ CACHED = 2**17
 
 
 class Batch(NamedTuple):
-    """One step's images and targets, on the device that trains."""
+    """Images and targets of one step, on the training device."""
 
     images: Float[Tensor, "B C H W"]
     targets: Float[Tensor, "B classes"] | Int[Tensor, " B"]
-    """Class numbers; mixed or of several labels, a share for each class; or values."""
+    """Class indices; for mixed images or several labels, a share per class; or values."""
     index: Int[Tensor, " B"]  # type: ignore[assignment]  # instead of the tuple's method
-    """Which images of the set these are; on the CPU."""
+    """Indices of the images in the set; on the CPU."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchMaker:
-    """Everything random behind decoding; the same seed and step give the same batch anywhere."""
+    """All randomness after decoding; the same seed and step give the same batch anywhere."""
 
     config: AugmentConfig
     seed: int
@@ -49,7 +49,7 @@ class BatchMaker:
         epoch: Int[Tensor, " B"],
         step: int,
     ) -> Batch:
-        """The batch of a step from its pixels, on their device."""
+        """Batch of a step from its pixels, on their device."""
         draw = generator(self.seed, "augment", step)
         mirrored = which_to_mirror(self.config, index, epoch, seed=self.seed, generator=draw)
         images = augment_pixels(images, self.config, mirrored=mirrored, generator=draw)
@@ -67,7 +67,7 @@ class BatchMaker:
 def normalise(
     images: UInt8[Tensor, "B C H W"], mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Float[Tensor, "B C H W"]:
-    """Values of 0 to 1 less the mean, by the deviation: as `Preprocessing`, bit for bit."""
+    """Values of 0 to 1 minus the mean, over the deviation: as `Preprocessing`, bit for bit."""
     if images.shape[1] != len(mean):
         raise DataError(f"images have {images.shape[1]} channels, mean {mean} has {len(mean)}")
     centre, scale = (
@@ -75,7 +75,7 @@ def normalise(
     )
     if not images.is_cpu:
         return images.float().div_(255).sub_(centre).div_(scale)
-    # NumPy asks for huge pages: large batches cost half, if the allocator returns its memory.
+    # NumPy requests huge pages: large batches cost half, if the allocator returns its memory.
     result = torch.from_numpy(np.empty(images.shape, np.float32))
     piece = max(1, CACHED // images[0].numel())
     for part, pixels in zip(result.split(piece), images.split(piece), strict=True):

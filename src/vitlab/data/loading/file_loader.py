@@ -1,4 +1,4 @@
-"""Training batches of images on a disk, decoded ahead of time by other processes."""
+"""Training batches of image files, decoded ahead of time by other processes."""
 
 import itertools
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slots:
-    """What stands where in the batch of a step."""
+    """Assignment of images to the places of a step's batch."""
 
     step: int
     index: Int[Tensor, " B"]
@@ -39,7 +39,7 @@ class Slots:
 class FileLoader:
     """`batch(step)` depends on data, settings, seed and step; not on workers or earlier calls.
 
-    The place of a broken image is taken by the next good one of its batch.
+    A broken image is replaced by the next good one of its batch.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class FileLoader:
         self.prefetch = prefetch
         self.max_broken = max_broken
         self.broken: dict[Path, str] = {}
-        """Files that could not be read until now, and why."""
+        """Files that could not be read so far, and the reasons."""
         decoder = Decoder(
             preprocessing=preprocessing,
             area=augment.random_resized_crop,
@@ -84,11 +84,11 @@ class FileLoader:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Batches in which every image stands once, or `repeats` times."""
+        """Number of batches that contain every image once, or `repeats` times."""
         return self.order.steps_per_epoch
 
     def batch(self, step: int) -> Batch:
-        """The batch of this step; the steps after it are being decoded from now on."""
+        """Batch of this step; decoding of the following steps starts in the background."""
         wanted = range(step, step + 1 + (self.prefetch if self._pool.workers else 0))
         for other in [known for known in self._ahead if known not in wanted]:
             self._ahead.pop(other)[1].cancel()
@@ -99,12 +99,12 @@ class FileLoader:
         return self._make(slots, *pending.wait())
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
-        """The batches of the steps from `start` to before `stop`."""
+        """Batches of the steps from `start` to before `stop`."""
         steps = itertools.count(start) if stop is None else range(start, stop)
         return map(self.batch, steps)
 
     def close(self) -> None:
-        """End the decoding processes."""
+        """Stop the decoding processes."""
         self._pool.close()
 
     def _request(self, step: int) -> tuple[Slots, Pending]:
@@ -138,7 +138,7 @@ class FileLoader:
 
 
 def _sources(slots: Slots, reasons: Reasons) -> Int[Tensor, " B"]:
-    """From which place of the batch each place takes its image: the next good one."""
+    """Source place of the image for each place of the batch: the next good one."""
     places = range(len(slots.index))
     source = next((place for place in places if place not in reasons), None)
     if source is None:

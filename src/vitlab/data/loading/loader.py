@@ -21,7 +21,7 @@ from vitlab.data.random import generator
 from vitlab.images.decode import Decoder
 from vitlab.images.preprocessing import Interpolation, Preprocessing
 
-# Training batches of images that are in memory.
+# Training batches of images in memory.
 
 
 class ArrayLoader:
@@ -42,7 +42,7 @@ class ArrayLoader:
         interpolation: Interpolation = "bicubic",
         weights: Float[Tensor, " N"] | None = None,
     ) -> None:
-        """`size` is what the model reads; None: images as they are."""
+        """`size` is that of the model input; None: images unchanged."""
         self.order = Order(
             len(data), batch_size=batch_size, repeats=augment.repeats, seed=seed, weights=weights
         )
@@ -50,29 +50,29 @@ class ArrayLoader:
         self.size = size or (data.images.shape[2], data.images.shape[3])
         self.interpolation = interpolation
         self.broken: dict[Path, str] = {}
-        """Files that could not be read: none of them, here."""
+        """Unreadable files: always empty here."""
         self._images = data.images.to(device)
         self._labels = data.labels
 
     @property
     def steps_per_epoch(self) -> float:
-        """Batches in which every image stands once, or `repeats` times."""
+        """Number of batches that contain every image once, or `repeats` times."""
         return self.order.steps_per_epoch
 
     def batch(self, step: int) -> Batch:
-        """The batch of this step."""
+        """Batch of this step."""
         index, epoch = self.order.slots(step)
         images = self._images.index_select(0, index.to(self._images.device))
         images = self._crop(resize(images, self.size, self.interpolation), step)
         return self.maker.make(images, self._labels[index], index=index, epoch=epoch, step=step)
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
-        """The batches of the steps from `start` to before `stop`."""
+        """Batches of the steps from `start` to before `stop`."""
         steps = itertools.count(start) if stop is None else range(start, stop)
         return map(self.batch, steps)
 
     def close(self) -> None:
-        """Nothing to end, here."""
+        """No-op: there are no processes."""
 
     def _crop(self, images: Tensor, step: int) -> Tensor:
         config = self.maker.config
@@ -82,7 +82,7 @@ class ArrayLoader:
         return resized_crop(images, random_crops(self.size, config, seeds))
 
 
-# Every image once, in order, as it is; the last batch holds what is left.
+# Every image once, in order, not augmented; the last batch may be smaller.
 
 
 def batches_for_evaluation(
@@ -95,9 +95,9 @@ def batches_for_evaluation(
     prefetch: int = 2,
     broken: dict[Path, str] | None = None,
 ) -> Iterator[Batch]:
-    """Images as `preprocessing` prepares them, bit for bit; files it cannot read go to `broken`.
+    """Images prepared by `preprocessing`, bit for bit; unreadable files are added to `broken`.
 
-    Whoever passes `broken` tells the user of them.
+    A caller that passes `broken` must report them to the user.
     """
     if isinstance(data, ArraySet):
         return _array_batches(data, batch_size, preprocessing, device)
@@ -169,9 +169,9 @@ def open_loader(
     max_broken: float = 0.2,
     weights: Float[Tensor, " N"] | None = None,
 ) -> ArrayLoader | FileLoader:
-    """The loader for this kind of set; workers are of use to files only.
+    """Loader for this kind of set; workers are used for files only.
 
-    `weights` tell how often each image is drawn; None: all of them once an epoch.
+    `weights` are the relative frequencies of the images; None: each once an epoch.
     """
     if isinstance(data, ArraySet):
         return ArrayLoader(

@@ -1,6 +1,6 @@
-"""Which images make up a step: every image once an epoch, in an order of the epoch's own.
+"""Order of the images: every image once an epoch, in a separate order for each epoch.
 
-With weights, an image stands in an epoch as often as its share of all the weights says.
+With weights, the count of an image in an epoch is its share of all the weights.
 """
 
 import torch
@@ -11,11 +11,11 @@ from vitlab.data.random import generator
 from vitlab.errors import DataError
 
 KEPT = 2
-"""Orders remembered: a batch may lie in two epochs."""
+"""Number of cached orders: a batch may lie in two epochs."""
 
 
 class Order:
-    """The endless stream of epochs, cut into batches of equal size; one may lie in two epochs."""
+    """Endless stream of epochs, cut into batches of equal size; one may lie in two epochs."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class Order:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Batches in which every image stands `repeats` times; rarely a whole number."""
+        """Number of batches with every image `repeats` times; rarely an integer."""
         return self.images / self.distinct
 
     def slots(self, step: int) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"]]:
-        """The image and the epoch of every place in the batch of this step."""
+        """Image and epoch of every place in the batch of this step."""
         places = torch.arange(step * self.distinct, (step + 1) * self.distinct)
         epochs, places = places // self.images, places % self.images
         found = torch.empty_like(places)
@@ -66,7 +66,7 @@ class Order:
     def _weighted(self, order: Int[Tensor, " N"], draw: torch.Generator) -> Int[Tensor, " N"]:
         """Systematic sampling: counts are the expected ones, rounded down or up."""
         assert self.weights is not None
-        # Images of one weight side by side: so the counts of classes are the expected ones too.
+        # Images of one weight are adjacent: so the counts of classes are the expected ones too.
         order = order[self.weights[order].argsort(stable=True)]
         ends = self.weights[order].double().cumsum(0)
         offset = torch.rand((), generator=draw, dtype=torch.float64)

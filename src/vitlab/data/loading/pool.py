@@ -1,7 +1,7 @@
-"""Decoding in other processes: a thread for each of them hands out tasks and takes in pixels.
+"""Decode in other processes: one thread per process sends tasks and receives pixels.
 
 Threads and processes end with `close`, with the pool, or with the interpreter. Nothing is forked,
-so the trainer's threads are no danger, and nobody's main module runs a second time.
+so the trainer's threads are safe, and no main module runs a second time.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ from vitlab.data.loading.worker import HEADER, READY, Task, command
 from vitlab.errors import InputError
 from vitlab.images.decode import Decoder
 
-# A decoding process as the trainer sees it: started when needed, replaced when it dies.
+# A decoding process as seen by the trainer: started when needed, replaced when it dies.
 
 Reasons = dict[int, str]
-"""What is wrong with an image, by its place in the batch."""
+"""Reasons of unreadable images, by place in the batch."""
 PATIENCE = 2
-"""How many processes may die of the same file, or in starting: one may be bad luck."""
+"""Number of processes that may die on the same file, or at start: one may be bad luck."""
 
 
 class DecoderDied(RuntimeError):
-    """A decoding process that ended on its own."""
+    """Error for a decoding process that ended unexpectedly."""
 
 
 class DecoderProcess:
@@ -72,7 +72,7 @@ class DecoderProcess:
         return reasons
 
     def stop(self) -> int:
-        """End the process, if there is one; its exit code."""
+        """Stop the process, if it runs; return its exit code."""
         popen, self._popen = self._popen, None
         if popen is None:
             return 0
@@ -83,7 +83,7 @@ class DecoderProcess:
         return popen.wait()
 
     def close(self) -> None:
-        """End the process for good."""
+        """Stop the process for good."""
         self.stop()
         if self._errors is not None:
             self._errors.close()
@@ -94,7 +94,7 @@ class DecoderProcess:
         self._send(json.dumps(tasks))
 
     def _start(self) -> None:
-        """A process that has said that it is ready; one that fails to is no file's fault."""
+        """Start a process and wait until it is ready; a failure here is not blamed on a file."""
         if self._errors is None:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         for _ in range(PATIENCE):
@@ -104,7 +104,7 @@ class DecoderProcess:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-                start_new_session=True,  # a Ctrl-C in the terminal reaches the trainer alone
+                start_new_session=True,  # a Ctrl-C in the terminal reaches only the trainer
             )
             with suppress(DecoderDied, BrokenPipeError):
                 self._send(json.dumps(self._decoder.to_json()))
@@ -122,7 +122,7 @@ class DecoderProcess:
         self._popen.stdin.flush()
 
     def _answer(self, pixels: NDArray[np.uint8]) -> str | None:
-        """Why there are no pixels; None: there are."""
+        """Reason for missing pixels; None: there are pixels."""
         header = bytearray(HEADER.size)
         self._read(header)
         good, size = HEADER.unpack(header)
@@ -144,7 +144,7 @@ class DecoderProcess:
 
 T = TypeVar("T")
 CHUNK = 8
-"""Tasks handed out at a time."""
+"""Number of tasks sent at a time."""
 LAST_WORDS = 5.0
 """Seconds that a thread may take to end."""
 
@@ -167,7 +167,7 @@ class Pending(NamedTuple):
     jobs: Sequence[Job]
 
     def wait(self) -> tuple[NDArray[np.uint8], Reasons]:
-        """The pixels [B, C, H, W] and what is wrong, by place."""
+        """Pixels [B, C, H, W] and the reasons of unreadable images, by place."""
         reasons = {
             number * CHUNK + place: reason
             for number, job in enumerate(self.jobs)
@@ -176,13 +176,13 @@ class Pending(NamedTuple):
         return self.pixels, reasons
 
     def cancel(self) -> None:
-        """Nobody will wait for this any more."""
+        """Mark the result as no longer needed."""
         for job in self.jobs:
             job.done.cancel()
 
 
 class DecoderPool:
-    """Processes that decode; with no workers, the caller does it."""
+    """Pool of decoding processes; without workers, the caller decodes."""
 
     def __init__(self, decoder: Decoder, *, workers: int) -> None:
         self.decoder = decoder
@@ -199,7 +199,7 @@ class DecoderPool:
     def stream(
         self, batches: Iterable[tuple[T, Sequence[Task]]], *, ahead: int
     ) -> Generator[tuple[T, NDArray[np.uint8], Reasons], None, None]:
-        """Each batch decoded, with what came along with its tasks; `ahead` more are under way."""
+        """Each decoded batch, with the data given with its tasks; `ahead` more are in progress."""
         waiting: deque[tuple[T, Pending]] = deque()
         batches = iter(batches)
         try:
@@ -215,7 +215,7 @@ class DecoderPool:
                 pending.cancel()
 
     def submit(self, tasks: Sequence[Task]) -> Pending:
-        """Begin to decode a batch."""
+        """Start to decode a batch."""
         if not self._end.alive:
             raise RuntimeError("the decoding processes have been closed")
         pixels = np.empty((len(tasks), *self.decoder.shape), np.uint8)
@@ -231,7 +231,7 @@ class DecoderPool:
         return Pending(pixels, jobs)
 
     def close(self) -> None:
-        """End all processes; a second call does nothing."""
+        """Stop all processes; a second call does nothing."""
         self._end()
 
 
@@ -246,14 +246,14 @@ def _decode_here(decoder: Decoder, job: Job) -> Reasons:
 
 
 def _work(decoder: Decoder, jobs: Jobs) -> None:
-    """A thread's life."""
+    """Main loop of a thread."""
     with contextlib.closing(DecoderProcess(decoder)) as process:
         while job := jobs.get():
             if not job.done.set_running_or_notify_cancel():
                 continue
             try:
                 job.done.set_result(process.decode(job.tasks, job.pixels))
-            except Exception as error:  # raised again where the batch is waited for
+            except Exception as error:  # raised again in `wait`
                 job.done.set_exception(error)
 
 

@@ -1,6 +1,6 @@
-"""A process that decodes images: a line of tasks in, pixels out, until its input ends.
+"""Decoding process: a line of tasks in, pixels out, until its input ends.
 
-It ends by itself when whoever started it is gone, however that happened.
+It ends by itself when its parent process is gone, for any reason.
 """
 
 import json
@@ -17,12 +17,12 @@ Task = tuple[str, int]
 """Path, and seed of the random crop."""
 READY = b"\n"
 HEADER = struct.Struct("<?I")
-"""Whether pixels follow or a reason why not, and how many bytes that is."""
+"""Flag for pixels or a reason, and the number of bytes that follow."""
 
 
 def main() -> None:
     """Serve standard input on standard output; the first line describes the decoder."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer
     lines, answers = sys.stdin, sys.stdout.buffer
     decoder = Decoder.from_json(json.loads(next(lines)))
     answers.write(READY)
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def serve(decoder: Decoder, tasks: Iterable[Task], answers: BinaryIO) -> None:
-    """One answer per task, each sent as soon as it is there."""
+    """Send one answer per task, each as soon as it is ready."""
     for path, seed in tasks:
         try:
             good, content = True, decoder.read(path, seed).tobytes()
@@ -43,7 +43,7 @@ def serve(decoder: Decoder, tasks: Iterable[Task], answers: BinaryIO) -> None:
 
 
 def command() -> list[str]:
-    """How to start such a process: with our import path, and without our main module."""
+    """Command of such a process: with this import path, and without the caller's main module."""
     start = "from vitlab.data.loading.worker import main; main()"
     code = f"import sys; sys.path[:] = {sys.path!r}; {start}"
     return [sys.executable, "-c", code]

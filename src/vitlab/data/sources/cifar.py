@@ -25,7 +25,7 @@ def read_records(
     classes: int,
     label_bytes: int = 1,
 ) -> ArraySet:
-    """The images of several files' bytes; the last label byte is the one that counts."""
+    """Images from several files' bytes; the last label byte is used."""
     record = label_bytes + shape[0] * shape[1] * shape[2]
     for name, part in parts:
         if not part.size or part.size % record:

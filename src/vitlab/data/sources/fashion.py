@@ -34,7 +34,7 @@ PACKED = (
     (TEST[0], 4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
     (TEST[1], 5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
 )
-"""The files that the official server has: name, bytes and sha256, each with `.gz`."""
+"""Files on the official server: name, bytes and sha256, each with `.gz`."""
 SERVERS = (
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
@@ -46,10 +46,10 @@ DEBIAN = StoredFile(
     checksum="sha256:39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
 )
 DEBIAN_SIZES = (26_421_856, 29_491, 4_422_079, 5_125)
-"""Bytes of the four files there: the same numbers, packed anew."""
+"""Bytes of the four files there: the same data, compressed differently."""
 SHAPE = (28, 28)
 MAGIC = {1: 0x0801, 3: 0x0803}
-"""How an idx file of bytes begins, by the number of its axes."""
+"""First bytes of an idx file of bytes, by the number of its axes."""
 
 
 def open_fashion(folder: Path) -> DataSource:
@@ -79,7 +79,7 @@ def _read(folder: Path, images: str, labels: str) -> ArraySet:
 
 
 def read_idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
-    """The bytes of an idx file with so many axes, from the plain file or the one with `.gz`."""
+    """Bytes of an idx file with `axes` axes, from the plain file or the one with `.gz`."""
     if path.exists():
         content = path.read_bytes()
     else:
@@ -111,7 +111,7 @@ def server_mirror(server: str) -> Mirror:
 
 
 def deliver_from_debian(work: Path, ready: Path, progress: Progress) -> None:
-    """The dataset's files out of the package dataset-fashion-mnist."""
+    """Extract the dataset's files from the package dataset-fashion-mnist."""
     names = [f"{file.name}.gz" for file in FILES]
     sizes = dict(zip(names, DEBIAN_SIZES, strict=True))
     with deb_data(apt_download(DEBIAN_PACKAGE, DEBIAN, work, progress)) as tar:

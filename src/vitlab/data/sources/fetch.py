@@ -1,4 +1,4 @@
-"""A dataset brought home: mirror after mirror, verified, then renamed into place at once."""
+"""Download a dataset: mirror after mirror, verified, then renamed into place atomically."""
 
 import errno
 import shutil
@@ -12,20 +12,20 @@ from vitlab.io.download import SILENT, Progress, sync
 from vitlab.io.files import locked
 
 WORKSHOP = ".fetch"
-"""The folder in a data home for locks and for what is half fetched."""
+"""Folder in a data home for locks and partial downloads."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetched:
-    """Where a dataset lies now, and which mirror brought it; none when it was there."""
+    """Location of a dataset, and the mirror it came from; none if it was there already."""
 
     path: Path
     mirror: str | None
 
 
 def fetch(dataset: Dataset, progress: Progress = SILENT) -> Fetched:
-    """Get a dataset unless a good copy is there; two processes at once fetch it once."""
+    """Get a dataset unless a good copy exists; concurrent processes fetch it once."""
     found = _good_copy(dataset, progress)
     if found is not None:
         return Fetched(path=found, mirror=None)
@@ -44,7 +44,7 @@ def fetch(dataset: Dataset, progress: Progress = SILENT) -> Fetched:
 
 
 def _good_copy(dataset: Dataset, progress: Progress) -> Path | None:
-    """A folder with the dataset; one of our own making is verified to the last byte."""
+    """Folder with the dataset; a downloaded one is verified to the last byte."""
     found = dataset.find()
     if found is None or found.name != dataset.name:
         return found
@@ -87,7 +87,7 @@ def _deliver(dataset: Dataset, mirror: Mirror, work: Path, progress: Progress) -
 
 
 def _land(ready: Path, target: Path) -> None:
-    """Move a finished folder into place; where one is already, its files are replaced."""
+    """Move a finished folder into place; in an existing one, its files are replaced."""
     for path in ready.iterdir():
         sync(path)
     sync(ready)

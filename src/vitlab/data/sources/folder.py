@@ -1,4 +1,4 @@
-"""A folder of images: `train/CLASS/*` with `test/` or `val/`, or class folders that we split."""
+"""Folders of images: `train/CLASS/*` with `test/` or `val/`, or class folders to be split."""
 
 import os
 import unicodedata
@@ -22,15 +22,15 @@ from vitlab.images.statistics import look, spread
 
 TRAIN = "train"
 TEST = ("test", "val", "valid", "validation")
-"""The first of these that is there is the test split."""
+"""Names of the test split; the first that exists is used."""
 TEST_SHARE = 0.2
 SPLIT_SEED = 0
 LOOKED_AT = 10
-"""Classes, and files of each, that tell the number of channels."""
+"""Classes, and files of each, from which the number of channels is determined."""
 
 
 def open_folder(root: Path, *, channels: int | None = None) -> DataSource:
-    """The images of a folder, one class for each of its folders; `channels` as in `look`."""
+    """Images of a folder, one class per subfolder; `channels` as in `look`."""
     if not root.is_dir():
         raise DataError(
             f"{root} is not a folder; valid: a folder with one folder of images for each class, "
@@ -111,7 +111,7 @@ def _source(
 
 
 def _passed_by(classes: Mapping[str, Path]) -> str | None:
-    """Pictures to their owner that nobody looks at, in words."""
+    """Note about image files in formats that are skipped."""
     files = chain.from_iterable(map(all_files, classes.values()))
     endings = Counter(os.path.splitext(file)[1].lower() for file in files)
     found = [f"{endings[ending]:,} {ending}" for ending in sorted(DOUBTFUL) if endings[ending]]
@@ -129,7 +129,7 @@ def _some_files(classes: Mapping[str, Path]) -> list[Path]:
 
 
 def class_folders(folder: Path, *, least: int = 2) -> dict[str, Path]:
-    """The folders in a folder by name, sorted; fewer than `least`, or two alike, is an error."""
+    """Subfolders by name, sorted; raises for fewer than `least`, or two similar names."""
     names = sorted(subfolders(folder))
     if not names:
         found = "holds files but no folders" if any(entries(os.fspath(folder))) else "is empty"
@@ -141,7 +141,7 @@ def class_folders(folder: Path, *, least: int = 2) -> dict[str, Path]:
 
 
 def check_alike(where: str, names: Iterable[str]) -> None:
-    """Refuse classes that people take for one."""
+    """Raise for class names that people take for one."""
     known: dict[str, str] = {}
     for name in names:
         other = known.setdefault(folded(name), name)
@@ -153,7 +153,7 @@ def check_alike(where: str, names: Iterable[str]) -> None:
 
 
 def read_classes(classes: Mapping[str, Path | None]) -> FileSet:
-    """All image files of the classes, class by class, each sorted; an empty class is an error."""
+    """All image files of the classes, class by class, each sorted; raises for an empty class."""
     paths: list[Path] = []
     labels: list[int] = []
     for label, folder in enumerate(classes.values()):
@@ -168,12 +168,12 @@ def read_classes(classes: Mapping[str, Path | None]) -> FileSet:
 
 
 def image_files(folder: Path) -> Iterator[str]:
-    """The files whose ending is that of an image, at any depth."""
+    """Files with the extension of an image, at any depth."""
     return filter(is_named_image, all_files(folder))
 
 
 def is_named_image(path: str) -> bool:
-    """Whether the ending says that this is an image."""
+    """True if the extension is that of an image."""
     return os.path.splitext(path)[1].lower() in SUFFIXES
 
 
@@ -197,7 +197,7 @@ def subfolders(folder: Path) -> set[str]:
 
 
 def entries(folder: str) -> Iterator["os.DirEntry[str]"]:
-    """What is in a folder, but for hidden things."""
+    """Entries of a folder, without hidden ones."""
     try:
         yield from visible(folder)
     except OSError as error:
@@ -205,7 +205,7 @@ def entries(folder: str) -> Iterator["os.DirEntry[str]"]:
 
 
 def _check_classes(folder: Path, found: Iterable[str], known: Iterable[str]) -> None:
-    """Every class of a test split is one that is trained, written the same."""
+    """Raise if a class of a test split is not a training class with the same spelling."""
     for name in found:
         if name not in known:
             raise DataError(
@@ -214,7 +214,7 @@ def _check_classes(folder: Path, found: Iterable[str], known: Iterable[str]) -> 
 
 
 def _check_filled(folder: Path) -> None:
-    """Before a training, not after it: every class of a test split that is there has images."""
+    """Raise before training if a class of an existing test split has no images."""
     for name in sorted(subfolders(folder)):
         if not any(image_files(folder / name)):
             raise _without_images(folder / name)
@@ -225,5 +225,5 @@ def _without_images(folder: Path) -> DataError:
 
 
 def folded(name: str) -> str:
-    """The name as those see it who care for neither case nor accents' encoding."""
+    """Name without regard to case and to the encoding of accents."""
     return unicodedata.normalize("NFC", name).casefold()

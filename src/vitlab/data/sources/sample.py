@@ -18,13 +18,13 @@ from vitlab.errors import DataError
 from vitlab.images.open import open_image
 
 COUNTS = {"train": 300, "test": 100}
-"""Images of each class; `scripts/make-sample` chose them."""
+"""Number of images of each class; chosen by `scripts/make-sample`."""
 COLUMNS = 50
-"""Images beside one another on a sheet, class after class from the top."""
+"""Images per row of a sheet, class after class from the top."""
 
 
 def open_sample(folder: Path) -> DataSource:
-    """The sample; there is no folder to look into."""
+    """Sample dataset; `folder` is not used."""
     return DataSource(
         name="sample",
         labels=CIFAR10_LABELS,
@@ -45,7 +45,7 @@ def _read(split: str) -> ArraySet:
 
 
 def read_sheet(path: Path) -> UInt8[Tensor, "N C H W"]:
-    """The images of a sheet, row after row."""
+    """Images of a sheet, row after row."""
     if not features.check("webp"):
         raise DataError("this Pillow reads no WebP, which the sample is in; install its own wheel")
     with open_image(path) as sheet:
@@ -55,7 +55,7 @@ def read_sheet(path: Path) -> UInt8[Tensor, "N C H W"]:
 
 
 def write_sheet(images: UInt8[Tensor, "N C H W"], path: Path) -> None:
-    """Save images, a whole number of rows of them, without loss."""
+    """Save images, a whole number of rows, without loss."""
     sheet = rearrange(images, "(y x) c h w -> (y h) (x w) c", x=COLUMNS)
     Image.fromarray(sheet.contiguous().numpy()).save(
         path, "WEBP", lossless=True, quality=100, method=6

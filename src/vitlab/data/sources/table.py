@@ -1,7 +1,7 @@
-"""Images listed in a CSV: `path` and what is to be told of each, in a row of its own.
+"""Images listed in a CSV: a row with `path` and targets for each image.
 
-A column `split` says what is for training and what for testing; without it, and without a
-`test.csv` beside `train.csv`, a part is held out for testing.
+A column `split` separates training and test images; without it, and without a `test.csv` beside
+`train.csv`, a part is held out for testing.
 """
 
 import os
@@ -25,12 +25,12 @@ Splits = tuple[Callable[[], ImageSet], Callable[[], ImageSet]]
 
 
 def is_table(path: Path) -> bool:
-    """Whether a path is a CSV, or a folder with one for training."""
+    """True if a path is a CSV, or a folder with one for training."""
     return path.suffix.lower() in ENDINGS or (path / f"{TRAIN}.csv").is_file()
 
 
 def open_table(root: Path, *, channels: int | None = None) -> DataSource:
-    """The images that a CSV lists, or `train.csv` of a folder and the `test.csv` beside it."""
+    """Images listed in a CSV, or in `train.csv` of a folder and the `test.csv` beside it."""
     table, test, unused = _tables(root)
     for each in (table, test):
         if each is not None and PATH not in each.columns:
@@ -65,7 +65,7 @@ def open_table(root: Path, *, channels: int | None = None) -> DataSource:
 
 
 def _tables(root: Path) -> tuple[Csv, Csv | None, list[str]]:
-    """What is for training and what for testing, if that is said, and what is for neither."""
+    """Training and test rows, if specified, and rows of neither."""
     if root.is_dir():
         there = [root / f"{name}.csv" for name in TEST if (root / f"{name}.csv").is_file()]
         unused = [f"{file.name} is not used: {there[0].name} is judged on" for file in there[1:]]
@@ -95,7 +95,7 @@ def _part(table: Csv, row: int) -> str:
 
 
 def _read(table: Csv, targets: Targets) -> FileSet:
-    """The files, each of which is there and listed once, and what is told of them."""
+    """Files, each existing and listed once, and their targets."""
     folder, seen, paths = table.file.parent, dict[str, int](), []
     for row, name in enumerate(table.columns[PATH]):
         first = seen.setdefault(name, row)
@@ -109,7 +109,7 @@ def _read(table: Csv, targets: Targets) -> FileSet:
 
 
 def _check_apart(train: Csv, learnt: FileSet, test: Csv, judged: FileSet) -> None:
-    """Refuse to judge a model on images that it learns from."""
+    """Raise if test images are among the training images."""
     pairs = zip(learnt.paths, train.lines, strict=True)
     lines = {os.path.abspath(path): line for path, line in pairs}
     for row, path in enumerate(judged.paths):
@@ -131,7 +131,7 @@ def _missing(table: Csv, rows: Sequence[int]) -> DataError:
 
 
 def _unjudged(test: Csv, images: FileSet, targets: Targets) -> str | None:
-    """Of one class an image; of labels or values nobody expects each in a test split."""
+    """Classes without test images; for labels or values, a test split need not have each."""
     if targets.task != "single-label":
         return None
     found = set(images.labels.tolist())

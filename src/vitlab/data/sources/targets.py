@@ -1,4 +1,4 @@
-"""What the columns of a CSV tell of an image: its class, its labels, or its values."""
+"""Targets in the columns of a CSV: the class of an image, its labels, or its values."""
 
 import csv
 import io
@@ -18,27 +18,27 @@ from vitlab.task import Task
 # A CSV as columns of text, each row with its line in the file.
 
 DELIMITERS = "\t,;"
-"""The first of these that the header holds separates the columns."""
+"""Delimiters; the first of these in the header separates the columns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Csv:
-    """Columns by name; cells are stripped of blanks around them."""
+    """Columns by name; cells are stripped of surrounding blanks."""
 
     file: Path
     columns: dict[str, list[str]]
     lines: list[int]
-    """Where each row stands in the file, from 1."""
+    """Line of each row in the file, from 1."""
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def where(self, row: int) -> str:
-        """How a message names a row."""
+        """Name of a row in messages."""
         return f"{self.file}, line {self.lines[row]}"
 
     def pick(self, rows: Sequence[int]) -> "Csv":
-        """Some of the rows."""
+        """Table of some of the rows."""
         columns = {name: [cells[i] for i in rows] for name, cells in self.columns.items()}
         return Csv(file=self.file, columns=columns, lines=[self.lines[i] for i in rows])
 
@@ -91,24 +91,24 @@ def _check_header(header: list[str], file: Path) -> None:
 
 LABEL, LABELS, VALUE = "label", "labels", "value"
 SEPARATORS = ";|"
-"""Between the labels of one cell."""
+"""Separators of the labels in one cell."""
 MARKS = {"0": False, "1": True}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """The task that a table sets, and how its cells are read."""
+    """Task of a table, and the conversion of its cells."""
 
     task: Task
     labels: tuple[str, ...]
     told: str
-    """What was decided, in a few words."""
+    """Decision in a few words."""
     encode: Callable[[Csv], Labels]
-    """What is told of each row of this table, or of another with the same columns."""
+    """Targets of each row of this table, or of another with the same columns."""
 
 
 def choose_targets(table: Csv, *, known: Sequence[str]) -> Targets:
-    """The task by the header; columns that say nothing of it are ignored, and this is told."""
+    """Choose the task by the header; other columns are ignored, with a note."""
     names = [name for name in table.columns if name not in known]
     values = [name for name in names if name == VALUE or name.startswith(f"{VALUE}:")]
     found = [name for name in (LABEL, LABELS) if name in names] + ([VALUE] if values else [])
@@ -208,14 +208,14 @@ def _values(table: Csv, used: Sequence[str], ignored: str) -> Targets:
 
 
 def split_labels(cell: str) -> list[str]:
-    """The labels of a cell; an empty one holds none."""
+    """Labels of a cell; none for an empty one."""
     for mark in SEPARATORS[1:]:
         cell = cell.replace(mark, SEPARATORS[0])
     return [label for part in cell.split(SEPARATORS[0]) if (label := part.strip())]
 
 
 def _sorted(labels: Iterable[str]) -> tuple[str, ...]:
-    """Each once, in alphabetical order; numbers in theirs."""
+    """Unique labels in alphabetical order; numbers in numerical order."""
     distinct = set(labels)
     if all(label.isdecimal() for label in distinct):
         return tuple(sorted(distinct, key=lambda label: (int(label), label)))

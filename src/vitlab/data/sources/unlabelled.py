@@ -1,4 +1,4 @@
-"""Data whose labels nobody asks for: any data, and folders of images without classes as well."""
+"""Data without labels: any data, and also folders of images without classes."""
 
 import os
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from vitlab.images.statistics import look
 from vitlab.registry import DATASETS
 
 NO_LABEL = "unlabelled"
-"""What stands in the place of classes."""
+"""Placeholder for classes."""
 
 
 def open_unlabelled(
     spec: str | os.PathLike[str], *, download: bool = False, channels: int | None = None
 ) -> DataSource:
-    """As `open_data`; of a folder without folders for classes, all its images."""
+    """Same as `open_data`; for a folder without class folders, all its images."""
     root = Path(os.fspath(spec)).expanduser()
     if os.fspath(spec) in DATASETS or not root.is_dir():
         return open_data(spec, download=download, channels=channels)
