@@ -1,12 +1,12 @@
-"""Our tensors for a changed config: another image size, other channels, another head.
+"""Adapt tensors to a changed config: another image size, other channels, another head.
 
 Positions are resized grid to grid; prefix rows stay. Fixed positions (sincos2d, rope) have no
-tensors: the config remembers the grid that their coordinates span. Kernels of the first layer are
-shared out over the new channels so that an image with equal channels keeps its response: fewer
-channels sum the kernels they stand for, more channels repeat them, each divided by its number of
-copies. The ResNet of hybrids standardises its kernels, the new ones anew: its response is near,
-and fine-tuning does the rest. A new head starts at zero, as the paper fine-tunes, but for classes
-it knows by name.
+tensors: the config keeps the grid that their coordinates span. Kernels of the first layer are
+distributed over the new channels so that an image with equal channels keeps its response: fewer
+channels sum the kernels they replace, more channels repeat them, each divided by its number of
+copies. The ResNet of hybrids standardises its kernels, including the new ones: its response is
+close, and fine-tuning does the rest. A new head starts at zero, as in the paper's fine-tuning,
+except for classes known by name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ FIRST_LAYER = {
 def adapted_config(
     stored: ViTConfig, changes: Mapping[str, Any], method: ResizeMethod
 ) -> ViTConfig:
-    """The stored config with the changes that tensors or behaviour can follow."""
+    """Stored config with the changes that tensors or behaviour can follow."""
     wanted = {
         name: value
         for name, value in changes.items()
@@ -86,7 +86,7 @@ def known_rows(tensor: Shaped[Tensor, "K ..."], rows: Sequence[int | None]) -> T
 def adapt(
     name: str, tensor: Tensor, stored: ViTConfig, target: ViTConfig, method: ResizeMethod
 ) -> Tensor | None:
-    """The tensor as the target needs it; None where it starts anew or has no place."""
+    """Tensor adapted to the target; None if it starts fresh or is not used."""
     if name.startswith("pre_logits."):
         return tensor if target.head == "mlp" else None
     if name.startswith("head."):
@@ -119,7 +119,7 @@ def _adapt_positions(
 def resize_table(
     table: Float[Tensor, "N D"], old: tuple[int, int], new: tuple[int, int], method: ResizeMethod
 ) -> Float[Tensor, "M D"]:
-    """A table for another grid; the rows before the patches stay as they are."""
+    """Table for another grid; the rows before the patches are unchanged."""
     if old == new:
         return table
     prefix, patches = table.split([len(table) - old[0] * old[1], old[0] * old[1]])
@@ -140,7 +140,7 @@ def adapt_channels(kernel: Float[Tensor, "O C h w"], channels: int) -> Float[Ten
 def adapt_preprocessing(
     preprocessing: Preprocessing | None, image_size: tuple[int, int], channels: int
 ) -> Preprocessing | None:
-    """The same preparation for the adapted model; channels take the statistics of theirs."""
+    """Preprocessing of the adapted model; new channels take the statistics of their sources."""
     if preprocessing is None:
         return None
     old = preprocessing.channels

@@ -1,8 +1,8 @@
 """AOTInductor packages, inspected before torch opens them: zip archives with machine code.
 
-torch unpickles some parts of an archive, and compiles others, whatever it is then used for. So an
-archive must have the layout of `vitlab export --format aoti` and nothing else. What is left is
-machine code: it is run only where this user's `vitlab export` compiled it, or on request.
+torch unpickles some parts of an archive, and compiles others, for any use of it. So an archive must
+have the layout of `vitlab export --format aoti` and nothing else. The rest is machine code: it is
+run only if compiled by this user's `vitlab export`, or on request.
 """
 
 import json
@@ -28,7 +28,7 @@ VALID = "valid: what `vitlab export --format aoti` writes"
 
 
 def read_package(path: Path) -> Mapping[str, str]:
-    """The metadata of a package; WeightsError where it is anything else, without loading it."""
+    """Metadata of a package; raises WeightsError for anything else, without loading it."""
     try:
         with zipfile.ZipFile(path) as archive:
             library = _library(archive, path.stat().st_size)
@@ -39,7 +39,7 @@ def read_package(path: Path) -> Mapping[str, str]:
 
 
 def _library(archive: zipfile.ZipFile, size: int) -> str:
-    """Check the names and sizes of all parts; the name of the compiled model."""
+    """Check the names and sizes of all parts; return the name of the compiled model."""
     parts = archive.infolist()
     if len(parts) > MOST_PARTS:
         raise WeightsError(f"{len(parts):,} parts")
@@ -57,7 +57,7 @@ def _library(archive: zipfile.ZipFile, size: int) -> str:
 
 
 def _check_name(name: str) -> None:
-    """Refuse paths that lead elsewhere, and parts that torch unpickles."""
+    """Raise for paths that lead elsewhere, and for parts that torch unpickles."""
     inner = name.partition("/")[2]
     if name.startswith("/") or "\\" in name or ".." in PurePosixPath(name).parts:
         raise WeightsError(f"a part named {name!r}")
@@ -82,7 +82,7 @@ def _metadata(archive: zipfile.ZipFile, library: str) -> dict[str, str]:
 
 
 def check_trusted(path: Path) -> None:
-    """Refuse machine code that was not compiled by this user, unless VITLAB_RUN_CODE is 1."""
+    """Raise for machine code that this user did not compile, unless VITLAB_RUN_CODE is 1."""
     told = os.environ.get(VARIABLE, "0")
     if told not in ("0", "1", ""):
         raise WeightsError(f"{VARIABLE} is {told!r}; valid: 0 or 1")
@@ -99,6 +99,6 @@ def check_trusted(path: Path) -> None:
 
 
 def trust(path: Path) -> None:
-    """Remember a package that was just compiled here; without a writable home, do nothing."""
+    """Record a package that was just compiled here; without a writable home, do nothing."""
     with suppress(DataError, OSError):
         (writable_home(KIND) / file_digest(path, "sha256")).touch()

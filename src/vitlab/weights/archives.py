@@ -19,7 +19,7 @@ from vitlab.weights.formats.rules import Shape
 Load = Callable[[str], Tensor]
 DAMAGED = "truncated or damaged"
 BFLOAT16 = np.dtype("V2")
-"""NumPy has no bfloat16: JAX's arrays come out as two bytes without meaning."""
+"""NumPy has no bfloat16: JAX's arrays are stored as two bytes without meaning."""
 
 
 def read_npz_header(path: Path) -> tuple[dict[str, Shape], Load, Callable[[], None]]:
@@ -70,7 +70,7 @@ def _tensor(array: NDArray[np.generic], name: str) -> Tensor:
 
 
 def write_npz(file: BinaryIO, tensors: Iterable[tuple[str, Tensor]], comment: bytes) -> None:
-    """Each array as it comes, uncompressed as `numpy.savez` does it."""
+    """Write each array as it arrives, uncompressed as in `numpy.savez`."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         archive.comment = comment
         for name, tensor in tensors:
@@ -80,14 +80,14 @@ def write_npz(file: BinaryIO, tensors: Iterable[tuple[str, Tensor]], comment: by
                 npy.write_array(member, array, allow_pickle=False)
 
 
-# Files of `torch.save`, opened without running what they pickle.
+# Files of `torch.save`, opened without running pickled code.
 
 NESTED = ("state_dict", "model", "model_state", "model_state_dict", "teacher", "model_ema", "net")
-"""Where training scripts put the weights inside a `.pth`, most trusted first."""
+"""Keys of the weights in the `.pth` files of training scripts, most trusted first."""
 LEVELS = 8
-"""Of dictionaries that are searched: one that contains itself has no end."""
+"""Levels of dictionaries that are searched: one that contains itself is endless."""
 MAPPED_LIMIT = 64 << 20
-"""Bytes read before a mapping is renewed, which gives its memory back."""
+"""Bytes read before a mapping is renewed, which releases its memory."""
 
 
 class TorchState:
@@ -103,10 +103,10 @@ class TorchState:
             for name, value in content.items()
             if isinstance(name, str) and isinstance(value, str)
         }
-        """What else the file says in words."""
+        """Text values in the file."""
 
     def read(self, name: str) -> Tensor:
-        """One tensor in memory of its own."""
+        """One tensor, in its own memory."""
         if self.mmap and self._touched > MAPPED_LIMIT:
             self._state.clear()
             self._state, _ = self._open()
@@ -116,7 +116,7 @@ class TorchState:
         return tensor.clone(memory_format=torch.contiguous_format)
 
     def close(self) -> None:
-        """Let go of the tensors, and of the mapping with them."""
+        """Release the tensors, and the mapping with them."""
         self._state.clear()
 
     def _open(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -126,17 +126,17 @@ class TorchState:
         return find_state(content), content
 
     def _load(self) -> Any:
-        """What torch reads; on damaged bytes it raises exceptions of nearly any kind."""
+        """Content read by torch; damaged bytes raise exceptions of nearly any kind."""
         try:
             return torch.load(self.path, map_location="cpu", weights_only=True, mmap=self.mmap)
         except (pickle.UnpicklingError, OSError, EOFError, MemoryError):
-            raise  # `reading` has a better line for these
+            raise  # `reading` has a better message for these
         except Exception as error:
             raise WeightsError(f"not a readable weight file ({one_line(error)})") from error
 
 
 def find_state(content: dict[Any, Any]) -> dict[str, Tensor]:
-    """The dictionary of tensors inside what a training script saved."""
+    """Dictionary of tensors inside the content saved by a training script."""
     state = _search(content)
     if state is not None:
         return state
@@ -148,7 +148,7 @@ def find_state(content: dict[Any, Any]) -> dict[str, Tensor]:
 
 
 def _search(content: dict[Any, Any], levels: int = LEVELS) -> dict[str, Tensor] | None:
-    """What lies under a known key, else the tensors here: beside weights, they are of a metric."""
+    """Dictionary under a known key, else the tensors here: beside weights, those are metrics."""
     for key in NESTED:
         inner = content.get(key)
         if levels and isinstance(inner, dict):

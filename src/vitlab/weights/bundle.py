@@ -1,4 +1,4 @@
-"""Bundles: a folder with `model.safetensors` and `config.json`, all that a prediction needs."""
+"""Bundles: a folder with `model.safetensors` and `config.json`, complete for prediction."""
 
 import json
 from collections.abc import Mapping
@@ -50,14 +50,14 @@ def save_bundle(
     task: str = "single-label",
     targets: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the model and what goes with it; `config.json` comes last and makes it a bundle.
+    """Write the model and its metadata; `config.json` is written last and makes it a bundle.
 
-    `provenance` is anything JSON can say; of its keys, the model card knows `model`, `recipe`,
-    `data`, `seed`, `command`, `commit`, `vitlab`, `weights` (`ema` or `raw`), `licence`, and what
-    the training took: `steps`, `images_seen`, `pflops` (10^15 FLOPs) and `minutes`.
+    `provenance` is any JSON value; of its keys, the model card uses `model`, `recipe`, `data`,
+    `seed`, `command`, `commit`, `vitlab`, `weights` (`ema` or `raw`), `licence`, and the cost of
+    training: `steps`, `images_seen`, `pflops` (10^15 FLOPs) and `minutes`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (CONFIG, ONNX):  # an exported model of other weights would answer for these
+    for name in (CONFIG, ONNX):  # an exported model of other weights must not stay
         (folder / name).unlink(missing_ok=True)
     content = bundle_content(
         model.config,
@@ -86,7 +86,7 @@ def bundle_content(
     task: str = "single-label",
     targets: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What `config.json` says of a model with this config."""
+    """Content of `config.json` for a model with this config."""
     return {
         "format_version": FORMAT_VERSION,
         "architecture": next(name for name, cls in ARCHITECTURES.items() if type(config) is cls),
@@ -101,7 +101,7 @@ def bundle_content(
 
 
 def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
-    """The model of a bundle in eval mode, and its source, which `model.source` holds too."""
+    """Model of a bundle in eval mode, and its source, which `model.source` holds too."""
     content = read_bundle_config(folder)
     config = config_of(content, str(folder / CONFIG))
     file = open_weights(folder / WEIGHTS)
@@ -129,7 +129,7 @@ def load_bundle(folder: Path) -> tuple[nn.Module, WeightSource]:
 
 
 def verify_copy(folder: Path) -> None:
-    """Raise where `config.json` says another use of the weights than they do themselves."""
+    """Raise if `config.json` states another use of the weights than their own metadata."""
     file = open_weights(folder / WEIGHTS)
     try:
         check_copy(
@@ -140,7 +140,7 @@ def verify_copy(folder: Path) -> None:
 
 
 def _copy(file: TensorFile) -> Mapping[str, Any]:
-    """The copy of `config.json` in the metadata of the weights; empty where there is none."""
+    """Copy of `config.json` in the metadata of the weights; empty if there is none."""
     try:
         copy = parse_json(file.metadata.get(CONFIG_KEY, "{}"))
     except ValueError as error:
@@ -149,7 +149,7 @@ def _copy(file: TensorFile) -> Mapping[str, Any]:
 
 
 def config_of(content: Mapping[str, Any], name: str) -> ModelConfig:
-    """The model's config in the content of a bundle's `config.json`; `name` is for errors."""
+    """Model config from the content of a bundle's `config.json`; `name` is for errors."""
     kind = content["architecture"]
     if kind not in ARCHITECTURES:
         raise WeightsError(f"{name}: architecture {kind!r}; valid: {', '.join(ARCHITECTURES)}")

@@ -1,4 +1,4 @@
-"""The files of a bundle: found, read and compared with their digests, without torch."""
+"""Files of a bundle: found, read and compared with their digests, without torch."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,32 +14,33 @@ from vitlab.weights.reading import read_json
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS, ONNX = "config.json", "model.safetensors", "model.onnx"
 FILES = "files"
-"""Key of `config.json`: size and SHA-256 of the other files; older bundles have none."""
+"""Key of `config.json`: size and SHA-256 of the other files; absent in older bundles."""
 
 CHECKED = ("model", "preprocessing", "task")
-"""Keys of `config.json` that must be those in the metadata of the other files; labels may be
-renamed."""
+"""Keys of `config.json` that must equal those in the metadata of the other files; labels may be
+renamed.
+"""
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether a folder holds a bundle, by what its `config.json` says."""
+    """True if a folder holds a bundle, by the content of its `config.json`."""
     path = folder / CONFIG
     return path.is_file() and "format_version" in read_json(path)
 
 
 def find_bundle(path: Path) -> Path:
-    """The bundle of a run, or the path itself."""
+    """Bundle of a run, or the path itself."""
     return path / "bundle" if (path / "bundle").is_dir() else path
 
 
 def bundle_files(folder: Path) -> tuple[Path, ...]:
-    """The files that make up a bundle, whatever else lies beside them."""
+    """Files of a bundle, without other files beside them."""
     files = (folder / name for name in (CONFIG, WEIGHTS, ONNX))
     return tuple(file for file in files if file.is_file())
 
 
 def read_bundle_config(folder: Path) -> dict[str, Any]:
-    """The content of a bundle's `config.json`."""
+    """Content of a bundle's `config.json`."""
     content: dict[str, Any] = read_json(folder / CONFIG)
     if content.get("format_version") != FORMAT_VERSION:
         raise WeightsError(
@@ -50,7 +51,7 @@ def read_bundle_config(folder: Path) -> dict[str, Any]:
 
 
 def checked_content(content: Any, name: str) -> dict[str, Any]:
-    """What `config.json` says, with every value of the right type; missing ones are filled in."""
+    """Content of `config.json`, with every value of the right type and defaults filled in."""
     if not isinstance(content, dict):
         raise WeightsError(f"{name}: found {_shown(content)}; valid: an object")
     found: dict[str, Any] = {**content}
@@ -94,7 +95,7 @@ CONTENT: dict[str, tuple[str, Callable[[Any], object], Any]] = {
     "provenance": ("an object", _is_mapping, {}),
     FILES: ("an object of file names, each with bytes and sha256", _is_files, {}),
 }
-"""Keys of `config.json`: their valid values in words, a check, and what a missing one means."""
+"""Keys of `config.json`: their valid values as text, a check, and a default."""
 
 
 def _shown(value: Any) -> str:
@@ -119,7 +120,7 @@ def record_file(folder: Path, name: str) -> None:
 def check_bundle_file(
     folder: Path, name: str, content: Mapping[str, Any], *, by_size: bool = False
 ) -> str | None:
-    """The digest of a file of a bundle; WeightsError if size or content changed since it was made.
+    """Digest of a file of a bundle; raises WeightsError if size or content changed since creation.
 
     With `by_size` the content is not read. None: the bundle is an older one without digests.
     """
@@ -144,7 +145,7 @@ def check_bundle_file(
 
 
 def verify_bundle(folder: Path) -> tuple[str, ...]:
-    """Compare every file of a bundle with its digest; names of the files that have one."""
+    """Compare every file of a bundle with its digest; return the names of those that have one."""
     content = read_bundle_config(folder)
     names = [WEIGHTS, *([ONNX] if (folder / ONNX).is_file() else [])]
     return tuple(name for name in names if check_bundle_file(folder, name, content))
@@ -153,7 +154,7 @@ def verify_bundle(folder: Path) -> tuple[str, ...]:
 def check_copy(
     copy: Mapping[str, Any], content: Mapping[str, Any], keys: Iterable[str], name: str
 ) -> None:
-    """Raise where `config.json` differs in these keys from its copy in the metadata of a file."""
+    """Raise if `config.json` differs in these keys from its copy in the metadata of a file."""
     for key in keys:
         if None not in (copy.get(key), content[key]) and copy[key] != content[key]:
             raise WeightsError(

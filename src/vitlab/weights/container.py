@@ -1,7 +1,7 @@
-"""Weight files, opened by content and read one tensor at a time.
+"""Weight files, recognised by content and read one tensor at a time.
 
-Every damage is a `WeightsError` that names the file and says what was found. Nothing is ever
-unpickled beyond what torch's `weights_only` allows.
+Every damage is a `WeightsError` with the file and the fault. Nothing is ever unpickled beyond what
+torch's `weights_only` allows.
 """
 
 import zipfile
@@ -21,16 +21,16 @@ from vitlab.weights.safetensors import read_safetensors_header
 
 ZIP, PICKLE = b"PK\x03\x04", b"\x80"
 CONFIG_KEY = "vitlab"
-"""Where our config is: in the metadata of safetensors, or beside the weights in a `.pth`."""
+"""Key of the config: in the metadata of safetensors, or beside the weights in a `.pth`."""
 NOTE_KEY, NOTE = "vitlab note", b"vitlab "
-"""What tensors leave open: how the comment of a foreign `.npz` or `.pth` archive begins."""
+"""Values that tensors do not contain: the prefix of the comment of a `.npz` or `.pth` archive."""
 NOTE_LIMIT = 0xFFFF
-"""Bytes that the comment of a zip archive may have."""
+"""Maximum bytes of the comment of a zip archive."""
 
 
 @dataclass(kw_only=True)
 class TensorFile:
-    """Names and shapes of a file, and a way to read each tensor into memory of its own."""
+    """Names and shapes of a file, and a reader of single tensors into their own memory."""
 
     path: Path
     shapes: dict[str, Shape]
@@ -44,12 +44,12 @@ class TensorFile:
             return self.load(name)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.release()
 
 
 def open_tensors(path: Path) -> TensorFile:
-    """The tensors of one file, recognised by its first bytes and not by its name."""
+    """Tensors of one file, recognised by its first bytes and not by its name."""
     with reading(path):
         with path.open("rb") as file:
             start = file.read(512)
@@ -113,12 +113,12 @@ PREFERRED = (
     "pytorch_model.bin.index.json",
 )
 TREES = ("opt/target/", "params/")
-"""Where a JAX training state keeps its parameters; what lies beside them is no weight."""
+"""Keys of the parameters in a JAX training state; other keys are not weights."""
 WRAPPERS = ("module.", "_orig_mod.", "model.", "backbone.")
 
 
 def open_weights(path: Path) -> TensorFile:
-    """The tensors of a file, a folder or a set of shards, without wrapping prefixes.
+    """Tensors of a file, a folder or a set of shards, without wrapping prefixes.
 
     The weights of a bundle are compared with their digest.
     """
@@ -151,7 +151,7 @@ def _find(path: Path) -> Path:
 
 
 def _open_shards(index: Path) -> TensorFile:
-    """All files that an index names, as one."""
+    """All files of an index, as one."""
     where = read_json(index).get("weight_map")
     if not isinstance(where, dict) or not where:
         raise WeightsError(f"{index}: no weight_map of tensor names to files")

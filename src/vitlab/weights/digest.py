@@ -1,4 +1,4 @@
-"""Whether two models are one: a digest of all that decides what they make of an image."""
+"""Identity of models: a digest of everything that affects predictions."""
 
 import hashlib
 import json
@@ -12,14 +12,14 @@ from vitlab.models.config import pair
 
 HEAD_FIELDS = ("classes", "head", "representation_size")
 TRAINING_FIELDS = ("dropout", "attention_dropout", "drop_path", "layer_scale")
-"""Fields that tensors show, or that matter in training alone."""
+"""Fields that follow from tensors, or that affect training only."""
 SIZE_FIELDS = ("image_size", "patch_size")
-"""224 and (224, 224) are the same."""
+"""Fields in which 224 and (224, 224) are equal."""
 HEAD = ("head.", "pre_logits.")
 
 
 def fingerprint(model: nn.Module) -> str:
-    """SHA-256 of config and tensors, the head left out: the same in every file format."""
+    """SHA-256 of config and tensors, without the head: the same in every file format."""
     config = {
         key: pair(getattr(model.config, key)) if key in SIZE_FIELDS else value
         for key, value in to_dict(model.config).items()
@@ -35,11 +35,11 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-# Which network it is: the same digest for the same config and the same tensors.
+# Identity of a network: the same digest for the same config and the same tensors.
 
 
 def network_digest(model: nn.Module, *facts: Any) -> str:
-    """The same for models that compute the same, whatever file they came of, and the same facts."""
+    """Digest of config, tensors and `facts`: equal for equal models, whatever their file."""
     told = [to_dict(cast(Any, model).config), *facts]
     digest = hashlib.blake2b(json.dumps(told).encode(), digest_size=16)
     for name, tensor in model.state_dict().items():

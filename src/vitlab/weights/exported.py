@@ -1,4 +1,4 @@
-"""What an exported model says of itself in its metadata; read without torch."""
+"""Metadata of exported models; read without torch."""
 
 import json
 import os
@@ -13,44 +13,44 @@ from vitlab.weights.bundle_files import checked_content
 from vitlab.weights.reading import reading
 
 CONFIG_KEY, FACTS_KEY = "vitlab", "vitlab_export"
-"""Metadata: what a bundle's `config.json` says, and `Facts`."""
+"""Metadata keys: the content of a bundle's `config.json`, and `Facts`."""
 Quantized = Literal["int8", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What an engine must know of an exported model besides its config."""
+    """Facts that an engine needs about an exported model besides its config."""
 
     weights: str | None
-    """SHA-256 of the `model.safetensors` that it was made of; None: it came of no bundle."""
+    """SHA-256 of the source `model.safetensors`; None: not exported from a bundle."""
     preprocess_inside: bool
     """The model takes 8-bit pixels and normalises them itself."""
     quantize: Quantized | None
     zero_head: bool
     """Every number of the head is zero: it has not been trained."""
     batch: int | None
-    """Images at once; None: any number."""
+    """Batch size; None: any."""
     output_bytes: int
-    """Of the largest intermediate result for one image."""
+    """Bytes of the largest intermediate result for one image."""
     peak_bytes: int
-    """Of all that is in memory at once for one image, the weights left out."""
+    """Peak bytes for one image, without the weights."""
     weight_bytes: int
-    """Of the weights, as they are computed with."""
+    """Bytes of the weights, in the dtype of the computation."""
     merge_tokens: int = 0
     """Tokens that are merged in each block."""
     network: str | None = None
-    """`network_digest` of what it was made of, before anything was quantised or merged."""
+    """`network_digest` of the source model, before quantisation or merging."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deployed:
-    """The metadata of an exported model."""
+    """Metadata of an exported model."""
 
     config: Mapping[str, Any]
     facts: Facts
 
     def metadata(self) -> dict[str, str]:
-        """As text under the keys of the file's metadata."""
+        """Text under the keys of the file's metadata."""
         return {
             CONFIG_KEY: json.dumps(dict(self.config)),
             FACTS_KEY: json.dumps(to_dict(self.facts)),
@@ -58,7 +58,7 @@ class Deployed:
 
 
 def read_deployed(metadata: Mapping[str, str], name: str) -> Deployed:
-    """The metadata of the file of this name; WeightsError where it was not exported by vitlab."""
+    """Metadata of the file of this name; raises WeightsError if it was not exported by vitlab."""
     if not {CONFIG_KEY, FACTS_KEY} <= set(metadata):
         raise WeightsError(
             f"{name}: no labels and preprocessing in its metadata; valid: what `vitlab export` "
@@ -72,7 +72,7 @@ def read_deployed(metadata: Mapping[str, str], name: str) -> Deployed:
     return Deployed(config=checked_content(config, f"{name}: metadata"), facts=facts)
 
 
-# The metadata of an ONNX file, read without any runtime: the weights are passed over.
+# The metadata of an ONNX file, read without any runtime: the weights are skipped.
 #
 # A file is a `ModelProto` of protocol buffers: fields of a number, a kind and a value.
 
@@ -80,11 +80,11 @@ METADATA = 14
 """Number of `ModelProto.metadata_props`, whose entries have a key (1) and a value (2)."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 LONGEST = 16 << 20
-"""Bytes that an entry may have."""
+"""Maximum bytes of an entry."""
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What the file says of itself, by key."""
+    """Metadata of the file, by key."""
     with reading(path), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         found = {}
@@ -100,7 +100,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def _fields(file: BinaryIO, end: int) -> Iterator[tuple[int, int]]:
-    """Number and length of each field of bytes up to `end`; what is not read is passed over."""
+    """Number and length of each field of bytes up to `end`; unread fields are skipped."""
     while file.tell() < end:
         tag = _varint(file)
         number, kind = tag >> 3, tag & 7

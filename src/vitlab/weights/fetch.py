@@ -1,7 +1,7 @@
-"""A published checkpoint brought home: resumed, verified, pinned, then renamed into place at once.
+"""Download a published checkpoint: resumed, verified, pinned, then renamed into place.
 
-It lies in a folder of its own with `fetched.json`, which keeps the whole sha256 of what arrived:
-where nothing is published, this is how a later change is noticed.
+It has its own folder with `fetched.json`, which keeps the full sha256 of the download: if none is
+published, this reveals later changes.
 """
 
 import errno
@@ -25,7 +25,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetched:
-    """Where a checkpoint lies, its sha256, and whether it was brought just now."""
+    """Path of a checkpoint, its sha256, and whether it was downloaded just now."""
 
     path: Path
     sha256: str
@@ -33,7 +33,7 @@ class Fetched:
 
 
 def find(checkpoint: Checkpoint) -> Path | None:
-    """The file of a checkpoint that was fetched before."""
+    """File of a checkpoint that was fetched before."""
     for home in homes(KIND):
         path = home / checkpoint.name / checkpoint.remote.name
         if path.is_file() and (path.parent / RECORD).is_file():
@@ -42,7 +42,7 @@ def find(checkpoint: Checkpoint) -> Path | None:
 
 
 def require(checkpoint: Checkpoint) -> Path:
-    """The file of a checkpoint; an error with the command that fetches it where it is not there."""
+    """File of a checkpoint; if missing, raises with the command that fetches it."""
     found = find(checkpoint)
     if found is None:
         raise WeightsError(
@@ -59,12 +59,12 @@ def require(checkpoint: Checkpoint) -> Path:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """What was noted when a file arrived."""
+    """Record of a downloaded file."""
     return read_json(path.parent / RECORD)
 
 
 def fetch(checkpoint: Checkpoint, progress: Progress = SILENT) -> Fetched:
-    """Get a checkpoint unless a good copy is there; two processes at once fetch it once."""
+    """Get a checkpoint unless a good copy exists; concurrent processes fetch it once."""
     found = _good_copy(checkpoint, progress)
     if found is not None:
         return found
@@ -80,7 +80,7 @@ def fetch(checkpoint: Checkpoint, progress: Progress = SILENT) -> Fetched:
 
 
 def _good_copy(checkpoint: Checkpoint, progress: Progress) -> Fetched | None:
-    """The copy that is there, verified to the last byte."""
+    """Existing copy, verified to the last byte."""
     path = find(checkpoint)
     if path is None:
         return None
@@ -107,7 +107,7 @@ def _fetch(checkpoint: Checkpoint, home: Path, progress: Progress) -> Fetched:
 
 
 def _judge(checkpoint: Checkpoint, path: Path, target: Path) -> str:
-    """The sha256 of what arrived, if it is what was asked for; else it is deleted."""
+    """sha256 of the download, if it is the requested file; else it is deleted."""
     try:
         return _digest(checkpoint, path, target)
     except WeightsError:
@@ -147,7 +147,7 @@ def _record(checkpoint: Checkpoint, path: Path, digest: str) -> dict[str, Any]:
 
 
 def _land(path: Path, target: Path, record: dict[str, Any]) -> None:
-    """Move the folder of a verified file into place; where one is already, replace its file."""
+    """Move the folder of a verified file into place; in an existing one, replace its file."""
     work = path.parent
     write_json(work / RECORD, record)
     sync(work)
@@ -161,7 +161,7 @@ def _land(path: Path, target: Path, record: dict[str, Any]) -> None:
 
 
 def _forget(work: Path) -> None:
-    """Leave nothing behind but a part that can be resumed."""
+    """Remove everything except a partial download that can be resumed."""
     if not any(work.iterdir()):
         work.rmdir()
 

@@ -1,4 +1,4 @@
-"""The Hugging Face hub: bundles go there, bundles and foreign ViTs come from there."""
+"""The Hugging Face hub: upload bundles, download bundles and foreign ViTs."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from vitlab.weights.reading import read_json
 CARD = "README.md"
 INDEX = f"{WEIGHTS}.index.json"
 BESIDE = ("preprocessor_config.json", CARD, "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE")
-"""What is taken along where it exists; nothing else is, least of all code and pickles."""
+"""Further files that are downloaded if present; nothing else is, least of all code and pickles."""
 WORD = r"[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?"
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 ADDRESS = re.compile(rf"hf:(?P<owner>{WORD})/(?P<name>{WORD})(@(?P<revision>[\w.][\w./-]*))?")
@@ -34,7 +34,7 @@ ADDRESS = re.compile(rf"hf:(?P<owner>{WORD})/(?P<name>{WORD})(@(?P<revision>[\w.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """`hf:OWNER/NAME[@REVISION]`, taken apart."""
+    """Parts of `hf:OWNER/NAME[@REVISION]`."""
 
     owner: str
     name: str
@@ -43,7 +43,7 @@ class Address:
 
     @property
     def repository(self) -> str:
-        """As the hub writes it."""
+        """Repository in the hub's notation."""
         return f"{self.owner}/{self.name}"
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Address:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pushed:
-    """Where a bundle went."""
+    """Destination of a pushed bundle."""
 
     url: str
     commit: str
@@ -62,7 +62,7 @@ class Pushed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pulled:
-    """What came from where."""
+    """Result of a pull."""
 
     address: str
     commit: str
@@ -70,13 +70,13 @@ class Pulled:
     kind: Literal["bundle", "weights"]
     files: tuple[str, ...]
     left_out: tuple[str, ...]
-    """Files of the repository that were not taken."""
+    """Files of the repository that were not downloaded."""
     licence: str | None
     """As the repository states it."""
 
 
 def parse_address(text: str) -> Address:
-    """The parts of an address; an error says what one looks like."""
+    """Parts of an address; an error shows the valid form."""
     found = ADDRESS.fullmatch(text)
     if found is None or re.search(r"--|\.\.", text):
         raise HubError(f"{text!r} is no address on the hub; valid: hf:OWNER/NAME[@REVISION]")
@@ -86,7 +86,7 @@ def parse_address(text: str) -> Address:
 def push(
     folder: Path, address: str, *, card: str, public: bool = False, progress: bool = False
 ) -> Pushed:
-    """Upload a bundle's files and its card, all in one commit, to a repository made if need be."""
+    """Upload a bundle's files and its card in one commit; the repository is created if missing."""
     where = parse_address(address)
     if where.revision is not None:
         raise HubError(f"{where}: a push makes a revision and takes none; valid: hf:OWNER/NAME")
@@ -106,7 +106,7 @@ def push(
 
 
 def _repository(api: Any, where: Address, *, public: bool) -> set[str]:
-    """Names of the files that the repository has; a new one is made as private as was asked."""
+    """Names of the files in the repository; a new one is created with the requested visibility."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
@@ -121,7 +121,7 @@ def _repository(api: Any, where: Address, *, public: bool) -> set[str]:
 
 
 def _operations(files: Mapping[str, Path], card: str, remote: set[str]) -> list[Any]:
-    """One commit; what an older bundle had and this one lacks does not stay beside it."""
+    """Operations of one commit; files of an older bundle that this one lacks are deleted."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     stale = sorted(remote & {CONFIG, WEIGHTS, ONNX} - set(files))
@@ -155,7 +155,7 @@ def pull(address: str, output: Path | None = None, *, progress: bool = False) ->
 
 
 class _Source:
-    """One commit of a repository, and where its files go."""
+    """One commit of a repository, and the target of its files."""
 
     def __init__(self, *, api: Any, where: Address, info: Any, target: Path | None) -> None:
         self.api, self.where, self.target = api, where, target
@@ -164,7 +164,7 @@ class _Source:
         self.folder = Path()
 
     def fetch_config(self) -> Literal["bundle", "weights"]:
-        """The small file that tells what the repository holds."""
+        """Download the small file that describes the repository's content."""
         if CONFIG not in self.listing or not self.listing.keys() & {WEIGHTS, INDEX}:
             found = ", ".join(sorted(self.listing)[:6]) or "nothing"
             raise HubError(
@@ -179,7 +179,7 @@ class _Source:
         return "bundle"
 
     def fetch_weights(self, kind: str) -> tuple[str, ...]:
-        """Weights and what goes with them; foreign ones only if their tensors are a ViT's."""
+        """Download weights and related files; foreign ones only if their tensors are a ViT's."""
         names = [WEIGHTS] if WEIGHTS in self.listing else self._shards()
         if kind == "weights" and names == [WEIGHTS]:
             self._check_tensors()
@@ -190,7 +190,7 @@ class _Source:
         return (CONFIG, *names)
 
     def check_loads(self, kind: str) -> None:
-        """Refuse what cannot be opened, before anybody relies on it."""
+        """Raise for content that cannot be opened, before it is used."""
         with self._naming():
             if kind == "bundle":
                 load_bundle(self.folder)
@@ -223,7 +223,7 @@ class _Source:
         return [INDEX, *shards]
 
     def _check_tensors(self) -> None:
-        """The names of the tensors are at the start of the file: no need to get all of it."""
+        """Check the names of the tensors, from the start of the file only."""
         header = self.api.parse_safetensors_file_metadata(
             self.where.repository, WEIGHTS, revision=self.commit
         )
@@ -236,7 +236,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Naming:
-    """Errors about files name the address instead of a folder that will not stay."""
+    """Replace a temporary folder by the address in errors about files."""
 
     where: Address
     folder: Path
@@ -251,7 +251,7 @@ class _Naming:
 
 
 def _listing(api: Any, info: Any) -> dict[str, Any]:
-    """The files of a commit by name, if what the hub says of them can be true."""
+    """Files of a commit by name, if the hub's statements about them are plausible."""
     if not COMMIT.fullmatch(str(info.sha)):
         raise api.wrong(f"commit {info.sha!r}")
     for sibling in info.siblings or ():

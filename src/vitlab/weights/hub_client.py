@@ -1,4 +1,4 @@
-"""Asking the Hugging Face hub: whatever goes wrong there is one line about the address."""
+"""Client of the Hugging Face hub: any failure is one line about the address."""
 
 import errno
 import hashlib
@@ -16,15 +16,15 @@ from vitlab.io.download import TIMEOUT, is_loopback
 from vitlab.io.files import staged_folder
 
 ANSWER = 64 << 20
-"""Bytes of the largest answer that is not a file."""
+"""Maximum bytes of a response that is not a file."""
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
-"""Errors of the client about answers that are no JSON, or JSON of another form."""
+"""Errors of the client about responses that are not valid JSON, or JSON of another form."""
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 @contextmanager
 def asking(address: object, *, progress: bool = False) -> Iterator["Client"]:
-    """The client of the hub that HF_ENDPOINT names, with the token of the environment."""
+    """Client of the hub in HF_ENDPOINT, with the token of the environment."""
     try:
         import huggingface_hub
     except ImportError as error:
@@ -46,7 +46,7 @@ def asking(address: object, *, progress: bool = False) -> Iterator["Client"]:
 
 
 class Client:
-    """The methods of `HfApi`; no answer is longer than `limit`, and none has to be of any form."""
+    """Methods of `HfApi`; responses are limited to `limit` bytes, and may have any form."""
 
     def __init__(self, address: object, api: Any) -> None:
         self.address, self.limit = address, ANSWER
@@ -73,7 +73,7 @@ class Client:
         return call
 
     def wrong(self, error: object) -> HubError:
-        """One line about an answer that cannot be used."""
+        """One line about a response that cannot be used."""
         line = " ".join(str(error).split())[:200] or type(error).__name__
         return HubError(f"{self.address}: {self.endpoint} gave an answer of no valid form ({line})")
 
@@ -86,7 +86,7 @@ class Client:
                 urlsplit(url).scheme == "http" and is_loopback(url) and is_loopback(self.endpoint)
             ):
                 raise HubError(f"{self.address}: redirected to {url}; valid: an https address")
-        # Of httpx, as it comes and unpacked, and of requests in older releases.
+        # For httpx, raw and decompressed, and for requests in older releases.
         for name in ("iter_raw", "iter_bytes", "iter_content"):
             if hasattr(response, name):
                 setattr(response, name, self._cut_off(getattr(response, name)))
@@ -106,14 +106,14 @@ class Client:
 
 
 def _of_client(error: BaseException) -> bool:
-    """Whether an error came up in the hub's client, and not in what it was given."""
+    """True if an error was raised in the hub's client, and not in its input."""
     frames = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
     return any(name.partition(".")[0] == "huggingface_hub" for name in frames)
 
 
 @contextmanager
 def _bounded(client: Client) -> Iterator[None]:
-    """Let the client check every response; it has one session, for all who use it."""
+    """Let the client check every response; it has one session, shared by all users."""
     from huggingface_hub.utils import get_session
 
     session: Any = get_session()
@@ -132,7 +132,7 @@ def _bounded(client: Client) -> Iterator[None]:
 
 @contextmanager
 def _quiet(*, bars: bool) -> Iterator[None]:
-    """Progress bars only on request, and no warnings before the one line of an error."""
+    """Show progress bars only on request, and no warnings before the one line of an error."""
     from huggingface_hub import constants
     from huggingface_hub.utils import (
         are_progress_bars_disabled,
@@ -159,7 +159,7 @@ def _quiet(*, bars: bool) -> Iterator[None]:
 
 
 def _told(error: BaseException, endpoint: str) -> str | None:
-    """What happened, in words; None for a fault of ours."""
+    """Description of the error; None for a fault of this package."""
     from huggingface_hub import errors
 
     while isinstance(error, RuntimeError | errors.LocalEntryNotFoundError) and error.__cause__:
@@ -170,18 +170,18 @@ def _told(error: BaseException, endpoint: str) -> str | None:
         return "HF_HUB_OFFLINE is set; unset it to reach the hub"
     if isinstance(error, errors.HFValidationError):
         return f"no valid name of a repository ({_line(error)})"
-    if getattr(error, "response", None) is not None:  # also of requests' own, in older releases
+    if getattr(error, "response", None) is not None:  # also in requests' own, in older releases
         return _refused(error, endpoint)
     if isinstance(error, OSError) and error.errno in DISK:
         return f"cannot be written ({error.strerror})"
-    # Of requests (errors of the operating system) and httpx alike.
+    # For requests (errors of the operating system) and httpx.
     if isinstance(error, (OSError, errors.HfHubHTTPError.__mro__[1])):
         return f"{endpoint} cannot be reached ({_line(error)})"
     return f"the transfer failed ({_line(error)})" if isinstance(error, RuntimeError) else None
 
 
 def _refused(error: BaseException, endpoint: str) -> str:
-    """What an answer other than success says."""
+    """Description of a response other than success."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.GatedRepoError):
@@ -204,7 +204,7 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-# Files from the hub: checked against the digests it states, in a folder that appears whole.
+# Files from the hub: checked against its digests, in a folder that appears complete.
 
 BLOCK = 1 << 20
 """Bytes read at once."""
@@ -212,7 +212,7 @@ BLOCK = 1 << 20
 
 @contextmanager
 def staged(output: Path | None) -> Iterator[Path | None]:
-    """A folder that becomes `output` when everything went well; None stays None."""
+    """Folder that becomes `output` on success; None stays None."""
     if output is None:
         yield None
         return
@@ -223,7 +223,7 @@ def staged(output: Path | None) -> Iterator[Path | None]:
         raise FileError(f"{output}: folder {parent} does not exist")
     with staged_folder(output) as folder:
         yield folder
-        shutil.rmtree(folder / ".cache", ignore_errors=True)  # notes of the hub's own client
+        shutil.rmtree(folder / ".cache", ignore_errors=True)  # files of the hub's own client
         folder.chmod(0o777 & ~_umask())
         if output.exists():
             output.rmdir()
@@ -231,7 +231,7 @@ def staged(output: Path | None) -> Iterator[Path | None]:
 
 
 def check_content(path: Path, listed: Any, *, address: str) -> None:
-    """Raise, and remove the file, unless it is what the listing of its repository says."""
+    """Raise, and remove the file, unless it matches the listing of its repository."""
     expected, found = _digests(path, listed)
     if expected is None or found == expected:
         return

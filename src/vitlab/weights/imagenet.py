@@ -4,7 +4,7 @@ from functools import cache
 from importlib.resources import files
 
 NAME = "imagenet-1k"
-"""What these classes are called where a set of labels is asked for."""
+"""Name of this set of labels."""
 
 
 @cache
@@ -15,10 +15,10 @@ def _classes() -> tuple[tuple[str, str], ...]:
 
 
 def labels() -> tuple[str, ...]:
-    """The name of each class: WordNet's first, made longer where two classes share it."""
+    """Name of each class: WordNet's first, extended where two classes share it."""
     return tuple(name for _, name in _classes())
 
 
 def wordnet_ids() -> tuple[str, ...]:
-    """The WordNet id of each class, as ImageNet names its folders: `n02124075`."""
+    """WordNet id of each class, as in the names of ImageNet's folders: `n02124075`."""
     return tuple(wordnet for wordnet, _ in _classes())

@@ -1,4 +1,4 @@
-"""Names for classes: a set that is known by name, a file, or a sequence."""
+"""Class names: a named set, a file, or a sequence."""
 
 import os
 import re
@@ -11,18 +11,18 @@ from vitlab.weights import imagenet
 
 Labels = str | os.PathLike[str] | Iterable[str]
 LIMIT = 16 << 20
-"""Bytes that a file of labels may have."""
+"""Maximum bytes of a file of labels."""
 
 
 def known_labels(dataset: str | None, classes: int) -> tuple[str, ...] | None:
-    """The names of a dataset's classes, where the dataset is known and has so many."""
+    """Names of a dataset's classes, if the dataset is known and has this many."""
     if dataset == imagenet.NAME and classes == len(imagenet.labels()):
         return imagenet.labels()
     return None
 
 
 def read_labels(given: Labels, classes: int) -> tuple[str, ...]:
-    """The names of a model's classes, in order, as many as the model has."""
+    """Names of a model's classes, in order, as many as the model has."""
     if given == imagenet.NAME:
         labels, where = imagenet.labels(), imagenet.NAME
     elif isinstance(given, str | os.PathLike):
@@ -38,10 +38,10 @@ def read_labels(given: Labels, classes: int) -> tuple[str, ...]:
 
 
 def matching(stored: Sequence[str], wanted: Iterable[str]) -> tuple[int | None, ...]:
-    """The number that each wanted class has among the stored ones; None where it is new.
+    """Index of each wanted class among the stored ones; None if it is new.
 
-    Names are the same but for case, spaces, hyphens and underscores; ImageNet's classes are also
-    known by their WordNet ids. A name that two stored classes share tells neither.
+    Names are compared without case, spaces, hyphens and underscores; ImageNet's classes are also
+    known by their WordNet ids. A name shared by two stored classes matches neither.
     """
     numbers: dict[str, int | None] = {}
     sets = [stored, imagenet.wordnet_ids()] if tuple(stored) == imagenet.labels() else [stored]

@@ -56,14 +56,14 @@ def load_weights(
     trust_architecture: bool = False,
     **changes: Any,
 ) -> VisionTransformer:
-    """The model of a file, a folder or a name, in float32 and eval mode.
+    """Model of a file, a folder or a name, in float32 and eval mode.
 
-    `changes` are fields of `ViTConfig`: adaptations (`image_size classes channels head`), what the
-    tensors leave open (`heads norm_eps gelu pool`), and what they never decide (`dropout` and
-    others). `resize="auto"` is the original's zoom for Google's files, else antialiased bicubic.
-    `keep_classes` names the classes of a new head: those that the weights know by name keep what
-    was learned of them, the others start at zero. A config file beside the weights whose
-    architecture is unknown is an error; `trust_architecture` loads it as a plain ViT.
+    `changes` are fields of `ViTConfig`: adaptations (`image_size classes channels head`), values
+    not decided by the tensors (`heads norm_eps gelu pool`), and values never stored in them
+    (`dropout` and others). `resize="auto"` is the original's zoom for Google's files, else
+    antialiased bicubic. `keep_classes` names the classes of a new head: those that the weights know
+    by name keep their learned rows, the others start at zero. A config file beside the weights with
+    an unknown architecture raises; `trust_architecture` loads it as a plain ViT.
 
     Logs one warning that lists all values that neither the tensors, nor a config file, nor a
     keyword decide.
@@ -86,7 +86,7 @@ def load_weights(
             )
     finally:
         file.close()
-    if checkpoint is not None:  # the table's files are of the format's own implementation
+    if checkpoint is not None:  # files in the table are of the format's own implementation
         model.source = replace(model.source, assumed=())
     if model.source.warning is not None:
         log.warning("%s", model.source.warning)
@@ -141,7 +141,7 @@ def _load(
 
 
 def _known_config(file: TensorFile, checkpoint: Checkpoint | None, *, trust: bool) -> Beside:
-    """What the table says, else our config inside the file, else what lies beside it."""
+    """Config from the table, else from inside the file, else from a file beside it."""
     if checkpoint is not None:
         return checkpoint.beside
     config, note = (file.metadata.get(key) for key in (CONFIG_KEY, NOTE_KEY))
@@ -161,7 +161,7 @@ def _stored(
     changes: Mapping[str, Any],
     stored_image_size: Size | None,
 ) -> tuple[Inferred, Resolved]:
-    """The config of the file as it was saved, and what was learnt on the way."""
+    """Config of the file as saved, and findings on the way."""
     if beside.config is not None and layout.name == "vitlab":
         inferred = Inferred(decided={})
     else:
@@ -212,7 +212,7 @@ def _target(stored: ViTConfig, changes: Mapping[str, Any], method: ResizeMethod)
 
 
 def _check_same_tensors(stored: Iterable[str], model: VisionTransformer) -> None:
-    """No change but that of the head may need tensors that the file lacks, or leave some unused."""
+    """Raise if a change other than of the head needs missing tensors, or leaves some unused."""
     for name in sorted(set(stored) ^ set(model.state_dict())):
         if not name.startswith(("head.", "pre_logits.")):
             raise WeightsError(f"the changes do not fit these weights: they differ in {name!r}")
@@ -223,7 +223,7 @@ def _float32(tensor: Tensor) -> Tensor:
 
 
 def _assign(model: VisionTransformer, state: dict[str, Tensor]) -> None:
-    """Give the model its tensors; a head that the file does not have starts at zero."""
+    """Assign tensors to the model; a head that the file does not have starts at zero."""
     for name, tensor in model.state_dict().items():
         if name not in state and name.startswith("head."):
             state[name] = torch.zeros(tensor.shape)
@@ -258,7 +258,7 @@ def _source(
 
 
 def _by_name(file: TensorFile, layout: Layout, stored: ViTConfig, beside: Beside) -> Beside:
-    """What is known, completed by what the name of a published file tells."""
+    """Known values, completed from the name of a published file."""
     preparation = known_preparation(file.path.name, layout.name)
     if preparation is None:
         return beside
@@ -272,7 +272,7 @@ def _by_name(file: TensorFile, layout: Layout, stored: ViTConfig, beside: Beside
 def _labels(
     given: Labels | None, beside: Beside, stored_classes: int, classes: int
 ) -> tuple[str, ...] | None:
-    """The user's names, else those beside the file, else those of the head's dataset."""
+    """Labels of the user, else those beside the file, else those of the head's dataset."""
     if given is not None:
         return read_labels(given, classes)
     if beside.labels and len(beside.labels) == classes:
@@ -283,7 +283,7 @@ def _labels(
 def _known(
     classes: Sequence[str], beside: Beside, stored: ViTConfig, target: ViTConfig
 ) -> tuple[int | None, ...]:
-    """Where the stored head has each of these classes, if the new one reads what it read."""
+    """Index of each class in the stored head, if the new head has the same input."""
     labels = _labels(None, beside, stored.classes, stored.classes)
     same_input = stored.head == target.head and stored.representation == target.representation
     if labels is None or not same_input or beside.task != "single-label":
@@ -297,7 +297,7 @@ def _is_zero(model: VisionTransformer) -> bool:
     return not (model.head.weight.any() or model.head.bias.any())
 
 
-# `create_model`: a name of the family, with fresh or given weights.
+# `create_model`: a named model, with fresh or given weights.
 
 ARCHITECTURE = (
     "width",
@@ -313,9 +313,9 @@ ARCHITECTURE = (
     "position",
     "norm",
 )
-"""What the weights must agree with the model about; the rest follows from them."""
+"""Fields in which weights and model must agree; the rest follows from them."""
 OF_A_CONFIG = ADAPTED | FREE - {"position_resize"}
-"""What a configuration decides; how positions are resized is as in the weights' own library."""
+"""Fields decided by a configuration; positions are resized as in the weights' own library."""
 
 
 def create_model(
@@ -324,9 +324,9 @@ def create_model(
     pretrained: str | os.PathLike[str] | None = None,
     **changes: Any,
 ) -> nn.Module:
-    """A model by name or configuration, with fresh weights or those of a file or checkpoint.
+    """Model by name or configuration, with fresh weights or those of a file or checkpoint.
 
-    A name leaves the head to the weights, and a configuration decides it.
+    With a name, the weights decide the head; with a configuration, it does.
     """
     if config is None:
         if pretrained is None:

@@ -1,6 +1,6 @@
-"""What a word means where a model is wanted: one inside the package, or a path on the disk.
+"""Resolve the name of a model: one inside the package, or a path on disk.
 
-Those of the table of published checkpoints are `table.named`.
+Names of published checkpoints are resolved by `table.named`.
 """
 
 import os
@@ -16,7 +16,7 @@ WORD = re.compile(r"\w[\w.-]*")
 
 
 def locate(model: str | os.PathLike[str]) -> Path:
-    """Where a model lies; a bare word that is no name and not on the disk is an error."""
+    """Path of a model; a bare word that is neither a name nor on disk raises."""
     inside = bundled_folder(model)
     if inside is not None:
         return inside

@@ -1,7 +1,7 @@
-"""The published checkpoints that have a name: `published.csv`, one line each.
+"""Published checkpoints by name: `published.csv`, one line each.
 
-Addresses are the publishers' own. Where a publisher tells only the beginning of the sha256 (in the
-name of the file), that is what the table has; where nothing is told, the column is empty.
+Addresses are the publishers' own. If a publisher states only the beginning of the sha256 (in the
+name of the file), the table has that; if none is stated, the column is empty.
 """
 
 import csv
@@ -29,7 +29,7 @@ from vitlab.weights.bundled import bundled_models, bundled_name
 from vitlab.weights.reading import SUFFIXES
 from vitlab.weights.sidecar import Beside
 
-# What published files are, by name: their content cannot tell one from another.
+# Published files by name: their content does not distinguish them.
 
 
 def _imagenet(crop: float, interpolation: Interpolation) -> dict[str, Any]:
@@ -46,7 +46,7 @@ PREPARATIONS: dict[str, dict[str, Any]] = {
     "swag": _imagenet(1.0, "bicubic"),
     "dino": _imagenet(224 / 256, "bicubic"),
 }
-"""How each publisher evaluated: all but the size. Google squeezes the whole image to [-1, 1]."""
+"""Preprocessing of each publisher, except the size. Google resizes without cropping, to [-1, 1]."""
 
 
 FILES = (
@@ -67,7 +67,7 @@ Those of them that have a head of 1,000 classes have the classes of ImageNet-1k.
 
 
 def known_preparation(name: str, format: str) -> str | None:
-    """The preparation of a file of that name, if its content has the format it should have."""
+    """Preprocessing of a file of that name, if its content has the expected format."""
     for its_format, pattern, preparation in FILES:
         if format == its_format and re.fullmatch(pattern, name):
             return preparation
@@ -75,18 +75,18 @@ def known_preparation(name: str, format: str) -> str | None:
 
 
 def prepared(preparation: str, size: tuple[int, int]) -> Preprocessing:
-    """How the publisher prepared images, for images of `size`."""
+    """Preprocessing of the publisher, for images of `size`."""
     return Preprocessing(size=size, **PREPARATIONS[preparation])
 
 
 UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
 SLACK = 1.5
-"""Of a size that was rounded, up to which a file is fetched before its size is compared."""
+"""Tolerance of a rounded size, up to which a file is fetched before its size is compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """One published file, and what its publisher says about it; None where nothing is said."""
+    """One published file, with its publisher's statements; None if not stated."""
 
     name: str
     """`MODEL.WEIGHTS`, such as `vit_b16_384.augreg`."""
@@ -94,40 +94,40 @@ class Checkpoint:
     size: str | None
     """As published, rounded: `330.285 MiB`."""
     sha256: str | None
-    """As much of it as is published."""
+    """Published digits of the digest."""
     licence: str
     dataset: str | None
-    """Whose classes the head has; None without a head."""
+    """Dataset of the head's classes; None without a head."""
     preparation: str
     """A key of `known.PREPARATIONS`."""
 
     @property
     def model(self) -> str:
-        """The name of the model that the weights are for."""
+        """Name of the model that the weights are for."""
         return self.name.partition(".")[0]
 
     @property
     def config(self) -> ViTConfig:
-        """The model by that name."""
+        """Config of that model."""
         found = variant(self.model)
         assert isinstance(found, ViTConfig)
         return found
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How the publisher prepared images."""
+        """Preprocessing of the publisher."""
         return prepared(self.preparation, pair(self.config.image_size))
 
     @property
     def remote(self) -> RemoteFile:
-        """The file as it is fetched."""
+        """File as it is fetched."""
         checksum = None if self.sha256 is None else f"sha256:{self.sha256}"
         limit = LARGEST if self.size is None else math.ceil(self._published() * SLACK)
         return RemoteFile(url=self.url, size=None, checksum=checksum, limit=limit)
 
     @property
     def beside(self) -> Beside:
-        """What a config file beside the weights would say."""
+        """Equivalent of a config file beside the weights."""
         return Beside(
             fields={"heads": self.config.heads},
             preprocessing=self.preprocessing,
@@ -137,7 +137,7 @@ class Checkpoint:
         )
 
     def has_size(self, found: int) -> bool:
-        """Whether so many bytes are the published size, as far as it was rounded."""
+        """True if the number of bytes matches the published size, up to its rounding."""
         if self.size is None:
             return True
         number, unit = self.size.split()
@@ -145,7 +145,7 @@ class Checkpoint:
         return abs(found / UNITS[unit] - float(number)) <= half_a_digit + 1e-9
 
     def _published(self) -> float:
-        """The size in bytes, as far as it was rounded."""
+        """Size in bytes, and its rounding."""
         number, unit = (self.size or "").split()
         return float(number) * UNITS[unit]
 
@@ -160,16 +160,16 @@ def checkpoints() -> dict[str, Checkpoint]:
 
 
 def checkpoint(name: str) -> Checkpoint:
-    """The checkpoint of that name."""
+    """Checkpoint of that name."""
     if name not in checkpoints():
         raise UnknownName("weights", name, checkpoints())
     return checkpoints()[name]
 
 
 def named(path: str | os.PathLike[str]) -> Checkpoint | None:
-    """The checkpoint that a bare word names; None for a path, or a model inside the package.
+    """Checkpoint of a bare word; None for a path, or a model inside the package.
 
-    A word that is neither, but begins with a model's name, is a misspelt one.
+    Any other word that begins with a model's name is a misspelt one.
     """
     text = os.fspath(path)
     if text in checkpoints():

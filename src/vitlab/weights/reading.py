@@ -1,4 +1,4 @@
-"""Files that may be damaged or missing, read with one clear line about what is wrong; no torch."""
+"""Read files that may be damaged or missing, with one clear line about the fault; no torch."""
 
 import pickle
 import struct
@@ -13,12 +13,12 @@ from vitlab.config import parse_json
 from vitlab.errors import ConfigError, WeightsError, one_line
 
 SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt")
-"""How the names of weight files end."""
+"""Suffixes of weight files."""
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Our own errors begin with the file that they are about."""
+    """Prefix this package's errors with the file that they are about."""
     try:
         yield
     except WeightsError as error:
@@ -30,7 +30,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Whatever a damaged file makes the readers raise, as one line about the file."""
+    """Convert any error of the readers on a damaged file to one line about the file."""
     try:
         with naming(path):
             yield

@@ -1,4 +1,4 @@
-"""Which model a file holds: tensors first, then a config file, a keyword, a stated default."""
+"""Config of a file: from tensors first, then a config file, a keyword, a stated default."""
 
 import math
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from vitlab.errors import ConfigError, UnknownName, WeightsError
 from vitlab.models.config import Size, ViTConfig, pair
 from vitlab.weights.formats.rules import HEAD_WIDTH, Inferred
 
-# Which image size and which prefix a learned position table was stored for.
+# Image size and prefix that a learned position table was stored for.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
-    """The model as stored, and what had to be assumed about it."""
+    """Stored model, and the assumptions made about it."""
 
     config: ViTConfig
     assumed: tuple[str, ...] = ()
 
 
 def plain_size(value: Any) -> Any:
-    """A size in its two spellings is one value."""
+    """Size in canonical form."""
     if isinstance(value, list | tuple):
         items = tuple(value)
         return items[0] if len(items) == 2 and items[0] == items[1] else items
@@ -87,7 +87,7 @@ def _without_table(
 
 
 def _prefixes(inferred: Inferred, known: Mapping[str, Any]) -> dict[int, str]:
-    """Rows of the table before the patches, for each `position_prefix` that they may mean."""
+    """Rows of the table before the patches, for each possible `position_prefix`."""
     tokens = int(known["class_token"])
     counts = {"cls": tokens, "all": tokens + known.get("registers", 0), "none": 0}
     readings: dict[int, str] = {}
@@ -98,7 +98,7 @@ def _prefixes(inferred: Inferred, known: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _square_sizes(inferred: Inferred, known: Mapping[str, Any]) -> dict[int, Size | None]:
-    """For each number of rows before the patches, the most likely first: the image size whose
+    """Image size for each number of rows before the patches, the most likely first: the one whose
     patches form a square that fits the table, if there is one.
     """
     assert inferred.positions is not None
@@ -116,7 +116,7 @@ def _square_sizes(inferred: Inferred, known: Mapping[str, Any]) -> dict[int, Siz
 
 
 def _fitting(inferred: Inferred, known: Mapping[str, Any], size: Any) -> ViTConfig | None:
-    """The config for that stored image size, when its grid fits the table."""
+    """Config for that stored image size, if its grid fits the table."""
     assert inferred.positions is not None
     for count, prefix in _prefixes(inferred, known).items():
         try:
@@ -171,16 +171,16 @@ FREE = {
     "zero_init_residual",
     "relative_local",
 }
-"""Fields that change what a model does and none of its tensors."""
+"""Fields that change a model's behaviour and none of its tensors."""
 ADAPTED = {"image_size", "classes", "channels", "head", "representation_size"}
-"""Fields whose tensors are adapted when they change."""
+"""Fields whose tensors are adapted on a change."""
 IDENTITY = ("width", "depth", "mlp_width", "patch_size")
-"""Fields that tell whether a config file speaks about these tensors."""
+"""Fields that show whether a config file describes these tensors."""
 UNUSED_IN_EVAL = ("dropout", "attention_dropout")
 
 
 def check_keywords(changes: Mapping[str, Any]) -> None:
-    """An unknown keyword is an error with near matches."""
+    """Raise for an unknown keyword, with near matches."""
     known = [field.name for field in fields(ViTConfig)]
     for name in changes:
         if name not in known:
@@ -188,7 +188,7 @@ def check_keywords(changes: Mapping[str, Any]) -> None:
 
 
 def check_known(config: ViTConfig, changes: Mapping[str, Any], *, fixed_pool: bool) -> None:
-    """A keyword must not contradict what is known about the file."""
+    """Raise for a keyword that contradicts known values of the file."""
     for name, value in changes.items():
         known = getattr(config, name)
         if name in FREE or name in ADAPTED or plain_size(value) == plain_size(known):
@@ -210,9 +210,9 @@ def resolve(
     architecture: Mapping[str, Any],
     stored_image_size: Size | None,
 ) -> Resolved:
-    """The config of a foreign file as it was saved, before any adaptation.
+    """Config of a foreign file as saved, before any adaptation.
 
-    `architecture` completes `beside` where a config file names an architecture.
+    `architecture` completes `beside` if a config file names an architecture.
     """
     decided, assumed = dict(inferred.decided), list(inferred.notes)
     stated, unrelated = _related(beside, decided)
@@ -238,7 +238,7 @@ def resolve(
 def _related(
     beside: Mapping[str, Any], decided: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], list[str]]:
-    """A config file that contradicts the tensors describes another model and is left alone."""
+    """Config file fields, unless they contradict the tensors and describe another model."""
     for name in IDENTITY:
         if name == "patch_size" and decided.get("stem") == "resnet":
             continue
@@ -249,7 +249,7 @@ def _related(
 
 
 def _check_agreement(beside: Mapping[str, Any], decided: Mapping[str, Any]) -> None:
-    """Raise where a config file and the tensors of the same model disagree."""
+    """Raise if a config file and the tensors of the same model disagree."""
     for name in sorted(beside.keys() & decided.keys() - {*ADAPTED - {"channels"}, *IDENTITY}):
         found, stated = decided[name], beside[name]
         present = name == "layer_scale" and None not in (found, stated)
@@ -260,7 +260,7 @@ def _check_agreement(beside: Mapping[str, Any], decided: Mapping[str, Any]) -> N
 
 
 def _heads(inferred: Inferred, given: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
-    """Heads and head width, whose product is the only thing that most tensors show."""
+    """Heads and head width; most tensors show only their product."""
     inner = inferred.attention_width
     if inner is None:
         return {}

@@ -1,4 +1,4 @@
-"""`save_weights`: a model in any format that can express it, written whole or not at all."""
+"""`save_weights`: write a model atomically in any format that can express it."""
 
 import json
 import os
@@ -33,7 +33,7 @@ CONTAINERS = {
     "vit-pytorch": (".safetensors", ".pth", ".pt"),
     "vitlab": (".safetensors", ".pth", ".pt"),
 }
-"""Suffixes that a format is written under; the empty one is a folder."""
+"""Suffixes of each format; the empty one is a folder."""
 
 
 def save_weights(
@@ -41,9 +41,9 @@ def save_weights(
 ) -> None:
     """Write the model's weights; the suffix chooses the container.
 
-    Every safetensors file carries our config in its metadata, and the zip archives `.npz` and
-    `.pth` carry preprocessing, labels and what tensors leave open in their comment, which no other
-    reader looks at: what a format cannot say is not lost between two of our own calls.
+    Every safetensors file has our config in its metadata, and the zip archives `.npz` and `.pth`
+    have preprocessing, labels and values not in the tensors in their comment, which other readers
+    ignore: nothing is lost between two calls of this package.
     """
     layout = layout_named(format)
     target = Path(path)
@@ -74,7 +74,7 @@ def _container(path: Path, format: str) -> str:
 
 
 def _check_place(path: Path, suffix: str) -> None:
-    """Raise where the file belongs to a bundle, or its folder to something else than weights."""
+    """Raise if the file belongs to a bundle, or its folder to something other than weights."""
     if suffix and path.name == WEIGHTS and is_bundle(path.parent):
         raise WeightsError(
             f"{path}: the weights of a bundle, which would no longer load; valid: another place"
@@ -123,7 +123,7 @@ def _layout(
 
 
 def _alone(tensor: Tensor) -> Tensor:
-    """A tensor that does not drag a larger one into the file."""
+    """Tensor that does not share storage with a larger one."""
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.dtype.itemsize
     return tensor if whole else tensor.clone()
 
@@ -137,7 +137,7 @@ def _theirs(rules: list[Rule], state: dict[str, Tensor]) -> Iterator[tuple[str, 
 
 
 def _append_comment(file: BinaryIO, comment: bytes) -> None:
-    """Put a comment at the end of a zip archive that has none: its length is the last field."""
+    """Append a comment to a zip archive that has none: its length is the last field."""
     file.seek(-2, os.SEEK_END)
     file.write(struct.pack("<H", len(comment)) + comment)
 
@@ -149,7 +149,7 @@ def describe(model: VisionTransformer) -> str:
 
 
 def note(model: VisionTransformer) -> bytes:
-    """For the comment of an archive: what tensors leave open; labels that do not fit stay out."""
+    """Comment of an archive: values not in the tensors; labels that do not fit are left out."""
     config = to_dict(model.config)
     content = {"fields": {name: config[name] for name in NOTED}, **_use(model)}
     whole = NOTE + json.dumps(content).encode()
@@ -159,7 +159,7 @@ def note(model: VisionTransformer) -> bytes:
 
 
 def _use(model: VisionTransformer) -> dict[str, Any]:
-    """What else goes with the weights: preprocessing, labels, origin; None where unknown."""
+    """Further metadata of the weights: preprocessing, labels, origin; None if unknown."""
     source = cast(WeightSource | None, model.source)
     preparation = source.preprocessing if source else None
     return {
@@ -174,7 +174,7 @@ def _use(model: VisionTransformer) -> dict[str, Any]:
 def _save_folder(
     model: VisionTransformer, folder: Path, rules: list[Rule], state: dict[str, Tensor]
 ) -> None:
-    """What `from_pretrained(folder)` reads."""
+    """Write a folder for `from_pretrained(folder)`."""
     source = cast(WeightSource | None, model.source)
     files = {"config.json": huggingface_config(model.config, source)}
     if source is not None and source.preprocessing is not None:

@@ -1,4 +1,4 @@
-"""What lies beside the weights: Hugging Face's, timm's or our own config, and preprocessing."""
+"""Files beside the weights: Hugging Face's, timm's or our own config, and preprocessing."""
 
 import re
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ UNSUPPORTED = ("offset", "do_pad", "do_flip_channel_order", "do_thumbnail", "cro
 """Steps of image processors that `Preprocessing` cannot express."""
 CROP_MODES = (None, "center", "squash")
 TIMM_IMAGENET = r"(^|_)in1k$"
-"""How the tag of weights ends whose head was trained on ImageNet-1k: `augreg_in21k_ft_in1k`."""
+"""Suffix of the tag of weights with a head trained on ImageNet-1k: `augreg_in21k_ft_in1k`."""
 
 NOTED = (
     "image_size",
@@ -46,23 +46,23 @@ NOTED = (
     "resnet_std_eps",
     "resnet_std_eps_at",
 )
-"""Fields that one format or another leaves open."""
+"""Fields that some format does not contain."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beside:
-    """What config files say; `config` is a whole one of ours."""
+    """Content of config files; `config` is a complete one of ours."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     architecture: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the architecture that a config file names, where it states nothing else."""
+    """Fields of the architecture that a config file names, used if it states nothing else."""
     config: ViTConfig | None = None
     preprocessing: Preprocessing | None = None
     labels: tuple[str, ...] | None = None
     dataset: str | None = None
-    """Whose classes the head has."""
+    """Dataset of the head's classes."""
     name: str | None = None
-    """What the table of published checkpoints calls the weights."""
+    """Name of the weights in the table of published checkpoints."""
     licence: str | None = None
     task: str = "single-label"
     notes: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Beside:
 
 
 def read_beside(folder: Path, *, trust: bool = False) -> Beside:
-    """What `config.json` and `preprocessor_config.json` of the folder say, if they exist.
+    """Content of `config.json` and `preprocessor_config.json` of the folder, if they exist.
 
     `trust` accepts the name of an unknown architecture.
     """
@@ -97,7 +97,7 @@ def read_beside(folder: Path, *, trust: bool = False) -> Beside:
 
 
 def read_ours(content: Mapping[str, Any]) -> Beside:
-    """Our config as bundles and the metadata of our files hold it."""
+    """Our config, as in bundles and the metadata of our files."""
     kind = content.get("architecture", "vit")
     if kind != "vit":
         raise WeightsError(f"a {kind}, which is no Vision Transformer; valid here: one of these")
@@ -105,7 +105,7 @@ def read_ours(content: Mapping[str, Any]) -> Beside:
 
 
 def read_note(content: Mapping[str, Any], beside: Beside) -> Beside:
-    """What is beside the file, with what the file itself says about its use and origin."""
+    """Content beside the file, with the file's own notes on its use and origin."""
     preparation, labels = content.get("preprocessing"), content.get("labels")
     noted = {name: _size(value) for name, value in (content.get("fields") or {}).items()}
     return replace(
@@ -140,7 +140,7 @@ def _size(value: Any) -> Any:
 
 
 def _labels(id2label: Any, label2id: Any = None) -> tuple[str, ...] | None:
-    """Class names in order; the numbers that stand in for missing ones are none."""
+    """Class names in order; numbers that replace missing names do not count."""
     if not id2label:
         return None
     if not isinstance(id2label, dict) or {*id2label} != {*map(str, range(len(id2label)))}:
@@ -196,7 +196,7 @@ def _from_processor(content: Mapping[str, Any]) -> Preprocessing:
 
 
 def _white(content: Mapping[str, Any]) -> float:
-    """What the brightest of 8 bits becomes before it is normalised; 1 for the usual 1/255."""
+    """Value of the brightest of 8 bits before normalisation; 1 for the usual 1/255."""
     factor = content.get("rescale_factor")
     white = 1.0 if factor is None else 255 * fraction("rescale_factor", factor)
     if not white:
@@ -250,11 +250,11 @@ def _timm_preprocessing(given: Mapping[str, Any], sides: Size) -> Preprocessing 
     )
 
 
-# The config files of Hugging Face transformers that say what our config says.
+# Config files of Hugging Face transformers that correspond to our config.
 
 
 def huggingface_config(config: ViTConfig, source: WeightSource | None) -> dict[str, object]:
-    """`config.json` of a ViTForImageClassification, or of a ViTModel when there is no head."""
+    """`config.json` of a ViTForImageClassification, or of a ViTModel without a head."""
     content: dict[str, object] = {
         "architectures": ["ViTForImageClassification" if config.classes else "ViTModel"],
         "model_type": "vit",
@@ -290,7 +290,7 @@ def _hub_size(size: Size) -> int | list[int]:
 
 
 def huggingface_processor(preprocessing: Preprocessing) -> dict[str, object]:
-    """`preprocessor_config.json` of a processor that does it, in any version of transformers."""
+    """`preprocessor_config.json` of an equivalent processor, for any version of transformers."""
     height, width = preprocessing.size
     resample = {name: number for number, name in RESAMPLE.items()}
     content: dict[str, object] = {
@@ -316,7 +316,7 @@ def huggingface_processor(preprocessing: Preprocessing) -> dict[str, object]:
 
 
 def _processor(preprocessing: Preprocessing) -> str:
-    """ViT's own does not crop in older versions; CLIP's crops what kept its proportions."""
+    """Processor: ViT's does not crop in older versions; CLIP's crops and keeps proportions."""
     height, width = preprocessing.size
     if preprocessing.keep_aspect and height != width:
         raise WeightsError(

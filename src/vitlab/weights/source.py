@@ -1,4 +1,4 @@
-"""Where a model's weights came from, and what is known about using them."""
+"""Origin of a model's weights, and facts about their use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,33 +11,33 @@ from vitlab.images.preprocessing import Preprocessing
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WeightSource:
-    """What was read with the weights, and what had to be assumed."""
+    """Metadata read with the weights, and assumptions."""
 
     format: str
     path: Path
     preprocessing: Preprocessing | None = None
     channels: int | None = None
-    """Of the images that the weights were made for; the model may have been adapted to others."""
+    """Channels of the images that the weights were made for; the model may have been adapted."""
     labels: tuple[str, ...] | None = None
     task: str = "single-label"
     """`single-label`, `multi-label` or `regression`, whose outputs are values in their unit."""
     name: str | None = None
-    """What the table of published checkpoints calls these weights."""
+    """Name of the weights in the table of published checkpoints."""
     licence: str | None = None
     known_classes: tuple[str, ...] = ()
-    """Classes of a new head that keep what the weights know of them."""
+    """Classes of a new head that keep their learned rows."""
     zero_head: bool = False
     """Every number of the head is zero: it has not been trained."""
     assumed: tuple[str, ...] = ()
     """Each default that neither tensors, nor a config file, nor a keyword decided."""
     ignored: tuple[str, ...] = ()
-    """Tensors left out knowingly, such as the mask token of pre-training."""
+    """Tensors left out on purpose, such as the mask token of pre-training."""
     dialect: frozenset[str] = frozenset()
-    """Which of the format's namings the file used; saving in the same format keeps it."""
+    """Naming of the format in the file; saving in the same format keeps it."""
 
     @property
     def warning(self) -> str | None:
-        """What was assumed and how to state it, as one line; None where nothing was."""
+        """Assumptions and the keywords that state them, as one line; None if there are none."""
         if not self.assumed:
             return None
         return (
@@ -46,7 +46,7 @@ class WeightSource:
         )
 
     def require_head(self) -> None:
-        """Refuse to predict with a head that has not been trained."""
+        """Raise for a head that has not been trained."""
         if self.zero_head:
             raise WeightsError(
                 f"{self.path.name}: every weight of the head is zero (on purpose in the 2020 "
@@ -55,7 +55,7 @@ class WeightSource:
             )
 
     def require_preprocessing(self) -> Preprocessing:
-        """How images must be prepared, or an error when nothing says it."""
+        """Preprocessing of the images; raises if it is unknown."""
         if self.preprocessing is None:
             raise PreprocessingUnknown(
                 f"{self.path.name}: nothing says how images must be prepared for these weights; "
@@ -66,7 +66,7 @@ class WeightSource:
 
 
 def stored_preprocessing(content: Mapping[str, Any], name: str) -> Preprocessing | None:
-    """The preprocessing in the content of a bundle's `config.json`; `name` is for errors."""
+    """Preprocessing from the content of a bundle's `config.json`; `name` is for errors."""
     stored, channels = content.get("preprocessing"), content["model"].get("channels", 3)
     if not stored:
         return None

@@ -1,4 +1,4 @@
-"""The formats, told apart by their tensors' names; relatives of the ViT are refused by name."""
+"""Recognise formats by their tensors' names; unsupported relatives of the ViT are named."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -51,14 +51,14 @@ REFUSED = {
 
 
 def layout_named(name: str) -> Layout:
-    """The format of that name."""
+    """Format of that name."""
     if name not in LAYOUTS:
         raise UnknownName("format", name, LAYOUTS)
     return LAYOUTS[name]
 
 
 def recognise(names: Collection[str], format: str | None) -> Layout:
-    """The format whose names these are; the one asked for must be among them."""
+    """Format that these names belong to; a requested one must be among the matches."""
     for pattern, (what, instead) in REFUSED.items():
         found = next((name for name in names if re.match(pattern, name)), None)
         if found is not None:

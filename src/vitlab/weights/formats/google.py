@@ -1,7 +1,7 @@
 """Google's checkpoints: the paper's release, AugReg, their hybrids, and big_vision's naming.
 
-Two generations of names: `prelinen` (what was published: attention is `_1`, LayerNorms 0 and 2,
-the MLP `_3`, GroupNorm parameters of four axes) and `linen` (what Flax writes today).
+Two generations of names: `prelinen` (as published: attention is `_1`, LayerNorms 0 and 2, the MLP
+`_3`, GroupNorm parameters of four axes) and `linen` (as written by Flax today).
 """
 
 from collections.abc import Collection
@@ -36,12 +36,12 @@ GROUP_NORM = "1 1 1 c -> c"
 
 
 def scale_and_bias(ours: str, theirs: str) -> list[Rule]:
-    """The parameters of a normalisation."""
+    """Rules for the parameters of a normalisation."""
     return [same(f"{ours}.weight", f"{theirs}/scale"), same(f"{ours}.bias", f"{theirs}/bias")]
 
 
 def resnet_stem(shapes: Shapes) -> dict[str, Any]:
-    """The hybrid's ResNet, from its root kernel and its numbered units."""
+    """ResNet of the hybrid, from its root kernel and its numbered units."""
     if not any(name.startswith(("conv_root/", "gn_root/", "block1/")) for name in shapes):
         return {"stem": "patch"}
     stages = numbered(shapes, r"block(\d+)/unit") - 1
@@ -86,13 +86,13 @@ POSITIONS = {
     "pos:encoder": "Transformer/pos_embedding",
     "pos:top": "pos_embedding",
 }
-"""Where the table is: the paper's code, big_vision until 2022, big_vision since."""
+"""Names of the table: the paper's code, big_vision until 2022, big_vision since."""
 DENSE = "i o -> o i"
 
 
 @dataclass(frozen=True)
 class Names:
-    """What one generation calls the parts of a block."""
+    """Names of the parts of a block in one generation."""
 
     attention: str
     norm2: str
@@ -108,7 +108,7 @@ def recognise(names: Collection[str]) -> bool:
 
 
 def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
-    """The config that the kernels' shapes give: they decide all but the epsilons and the GELU."""
+    """Config from the kernels' shapes, which decide everything but the epsilons and the GELU."""
     depth = numbered(shapes, r"Transformer/encoderblock_(\d+)/")
     linen = any(f"/{LINEN.attention}/" in name for name in shapes)
     names = LINEN if linen else PRELINEN
@@ -180,7 +180,7 @@ def _pool(shapes: Shapes) -> dict[str, Any]:
 
 
 def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
-    """Every tensor of the config in the naming that `dialect` asks for."""
+    """Every tensor of the config in the naming of `dialect`."""
     where = _where(config, dialect)
     linen = "linen" in dialect or bool(where)
     names = LINEN if linen else PRELINEN
@@ -208,7 +208,7 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
 
 
 def _where(config: ViTConfig, dialect: Dialect) -> str:
-    """Only big_vision's code has attention pooling, or a class token without a position."""
+    """Location of the table; only big_vision has attention pooling, or no class-token position."""
     tokens_alone = config.class_token and not config.positioned_prefix
     default = "pos:top" if config.pool == "map" or tokens_alone else ""
     return next((tag for tag in POSITIONS if tag in dialect), default)
@@ -272,7 +272,7 @@ def _map_rules(config: ViTConfig) -> list[Rule]:
 
 
 def check(config: ViTConfig) -> None:
-    """Only what the original computes: its code has the GELU and the epsilons built in."""
+    """Raise for anything the original does not compute: its GELU and epsilons are built in."""
     require_plain("google", config, stems=("patch", "resnet"))
     require(
         "google",

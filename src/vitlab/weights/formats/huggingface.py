@@ -36,7 +36,7 @@ NEW_LAYER = re.compile(r"(vit\.)?layers\.(\d+)\.(attention\.[qkvo]_proj|layernor
 
 @dataclass(frozen=True)
 class Names:
-    """What one generation calls the parts of a layer."""
+    """Names of the parts of a layer in one generation."""
 
     layer: str
     qkv: tuple[str, str, str]
@@ -66,7 +66,7 @@ def recognise(names: Collection[str]) -> bool:
 
 
 def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
-    """All but the number of heads, the epsilon and the GELU, which HF's config.json holds."""
+    """Config except the number of heads, the epsilon and the GELU, which HF's config.json holds."""
     prefix = "vit." if any(name.startswith("vit.") for name in shapes) else ""
     new = any(NEW_LAYER.match(name) for name in shapes)
     names = RELEASE_5 if new else PUBLISHED
@@ -149,7 +149,7 @@ def _layer_rules(ours: str, theirs: str, names: Names, config: ViTConfig) -> lis
 
 
 def check(config: ViTConfig) -> None:
-    """What transformers' ViTConfig has keys for."""
+    """Raise for anything that transformers' ViTConfig has no keys for."""
     require_plain("huggingface", config)
     require(
         "huggingface",

@@ -1,6 +1,6 @@
 """Hugging Face's `config.json` of a ViT and of models with the same encoder.
 
-Every key is understood, without effect on predictions, or refused by name.
+Every key is either understood, without effect on predictions, or rejected by name.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "attention_probs_dropout_prob": ("attention_dropout", fraction),
     "qkv_bias": ("qkv_bias", flag),
 }
-"""Keys that a field of our config corresponds to, and the check of their value."""
+"""Keys that correspond to a field of our config, and the check of their value."""
 FIXED: dict[str, tuple[Any, ...]] = {
     "pooler_act": ("tanh",),
     "pruned_heads": ({}, None),
@@ -49,7 +49,7 @@ FIXED: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "cross_attention_hidden_size": (None,),
 }
-"""Keys that are supported with these values alone."""
+"""Keys that are supported with these values only."""
 HARMLESS = frozenset(
     [
         *("model_type", "architectures", "id2label", "label2id", "num_labels", "problem_type"),
@@ -79,7 +79,7 @@ Tensors decide the number of classes and the size of the pooler.
 
 
 def is_huggingface(content: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` describes a model of transformers."""
+    """True if a `config.json` describes a model of transformers."""
     keys = ("model_type", "num_attention_heads", "hidden_size", "architectures")
     return any(key in content for key in keys)
 
@@ -87,7 +87,7 @@ def is_huggingface(content: Mapping[str, Any]) -> bool:
 def huggingface_fields(
     content: Mapping[str, Any], *, trust: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Fields of our config, and notes about what is not certain.
+    """Fields of our config, and notes about uncertain values.
 
     `trust` accepts an unknown model type as a ViT, with its keys.
     """
@@ -110,7 +110,7 @@ def huggingface_fields(
 
 
 def _model(content: Mapping[str, Any], *, trust: bool) -> list[str]:
-    """Notes about a model that is taken for a ViT; without trust, it must be known."""
+    """Notes about a model that is treated as a ViT; without trust, it must be known."""
     kind, classes = content.get("model_type"), content.get("architectures") or []
     strange = [f"model_type {kind!r}"] if kind not in MODELS else []
     for name in classes if isinstance(classes, list) else [classes]:

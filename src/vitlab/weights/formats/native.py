@@ -1,4 +1,4 @@
-"""Our own format: the names of `VisionTransformer.state_dict()` beside the config that built it."""
+"""The native format: the names of `VisionTransformer.state_dict()` beside the config."""
 
 from collections.abc import Collection
 from typing import Any
@@ -20,7 +20,7 @@ def recognise(names: Collection[str]) -> bool:
 
 
 def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
-    """Nothing is guessed: without our config, keywords must describe the model."""
+    """Nothing is inferred: without our config, keywords must describe the model."""
     missing = [name for name in REQUIRED if name not in hints]
     if missing:
         raise WeightsError(
@@ -41,13 +41,13 @@ def our_shapes(config: ViTConfig) -> dict[str, Shape]:
 
 
 def meta_model(config: ViTConfig) -> VisionTransformer:
-    """The model without memory for its tensors."""
+    """Model without memory for its tensors."""
     with torch.device("meta"), NoInitialisation():
         return VisionTransformer(config)
 
 
 class NoInitialisation(TorchFunctionMode):
-    """Nothing is drawn for tensors without memory: torch would first import its compiler."""
+    """Skip initialisation of tensors without memory: torch would first import its compiler."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -61,7 +61,7 @@ class NoInitialisation(TorchFunctionMode):
 
 
 def check(config: ViTConfig) -> None:
-    """Every config can be expressed."""
+    """Accept every config."""
 
 
 LAYOUT = Layout(name="vitlab", recognise=recognise, infer=infer, rules=rules, check=check)

@@ -1,8 +1,8 @@
-"""Foreign layouts as data: which of our tensors are which of theirs, and how the axes move.
+"""Foreign layouts as data: the correspondence of tensors, and the order of their axes.
 
-A rule's pattern is an einops string from theirs to ours, read backwards for saving. Where one
-side has several tensors they form a leading axis: `three d a k -> (three a k) d` fuses three
-kernels into one, and splits them on the way back.
+A rule's pattern is an einops string from theirs to ours, reversed for saving. Several tensors on
+one side form a leading axis: `three d a k -> (three a k) d` fuses three kernels into one, and
+splits them on the way back.
 """
 
 import re
@@ -23,7 +23,7 @@ Shapes = Mapping[str, Shape]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Some tensors of ours that hold the same numbers as some of theirs."""
+    """Tensors of ours with the same values as some of theirs."""
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
@@ -31,7 +31,7 @@ class Rule:
     """None: the same shape."""
     axes: tuple[tuple[str, int], ...] = ()
     empty: Shape | None = None
-    """Shape of a tensor of theirs without numbers, which none of ours corresponds to."""
+    """Shape of an empty tensor of theirs without a counterpart in ours."""
 
     def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
         """Our tensors, in the order of `ours`."""
@@ -74,7 +74,7 @@ def both(ours: str, theirs: str, *, bias: bool = True) -> list[Rule]:
 
 
 def expected_shapes(rules: Iterable[Rule], ours: Shapes) -> dict[str, Shape]:
-    """The shape that each of their tensors must have for a model with our shapes."""
+    """Required shape of each of their tensors for a model with our shapes."""
     expected: dict[str, Shape] = {}
     for rule in rules:
         tensors = [torch.empty(ours[name], device="meta") for name in rule.ours]
@@ -84,7 +84,7 @@ def expected_shapes(rules: Iterable[Rule], ours: Shapes) -> dict[str, Shape]:
 
 
 def check_blocks(blocks: int, found: Shapes, *, file: str) -> None:
-    """Raise if a model of so many blocks cannot be in a file, before it is built."""
+    """Raise if a model of this many blocks cannot be in a file, before it is built."""
     if blocks > len(found):
         raise WeightsError(
             f"{file}: {len(found)} tensors, too few for the {blocks} blocks of the model's config"
@@ -92,7 +92,7 @@ def check_blocks(blocks: int, found: Shapes, *, file: str) -> None:
 
 
 def check_file(found: Shapes, expected: Shapes, *, file: str, ignored: Iterable[str] = ()) -> None:
-    """Strict both ways: a missing, a wrongly shaped and an unused tensor are errors."""
+    """Strict in both directions: missing, wrongly shaped and unused tensors raise."""
     for name, shape in expected.items():
         if name not in found:
             raise WeightsError(f"{file}: tensor {name!r} {shape} is missing")
@@ -110,7 +110,7 @@ def check_file(found: Shapes, expected: Shapes, *, file: str, ignored: Iterable[
 
 
 def check_complete(rules: Iterable[Rule], ours: Iterable[str], *, format: str) -> None:
-    """Our own model must be covered exactly; a gap means the format cannot hold it."""
+    """Raise unless our model is covered exactly; a gap means the format cannot hold it."""
     covered = {name for rule in rules for name in rule.ours}
     gaps = sorted(covered ^ set(ours))
     if gaps:
@@ -118,7 +118,7 @@ def check_complete(rules: Iterable[Rule], ours: Iterable[str], *, format: str) -
 
 
 def converted(rules: Iterable[Rule], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Our tensors one after the other, each with memory of its own."""
+    """Our tensors one after the other, each in its own memory."""
     for rule in rules:
         theirs = [read(name) for name in rule.theirs]
         try:
@@ -129,27 +129,27 @@ def converted(rules: Iterable[Rule], read: Callable[[str], Tensor]) -> Iterator[
         yield from zip(rule.ours, ours, strict=True)
 
 
-# What every format answers: is it mine, which model is it, which tensor is which.
+# Interface of every format: recognition, config, and correspondence of tensors.
 
 HEAD_WIDTH = 64
-"""Width of a head in nearly every published model; assumed where nothing decides it."""
+"""Width of a head in nearly every published model; assumed if unknown."""
 PUBLISHED_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 """Heads of published models whose heads have another width: so400m, H, g and G."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Inferred:
-    """What the tensors of a file decide, and what is assumed where they do not."""
+    """Config inferred from the tensors of a file, and assumptions for the rest."""
 
     decided: dict[str, Any]
     defaults: dict[str, Any] = field(default_factory=dict)
-    """Fields that tensors leave open: the value of the format's own implementation."""
+    """Fields not decided by tensors: the value of the format's own implementation."""
     constants: dict[str, Any] = field(default_factory=dict)
-    """Fields that tensors do not show, but the format's own implementation fixes."""
+    """Fields not visible in tensors, but fixed by the format's own implementation."""
     attention_width: int | None = None
     """Heads x head width; together with `heads` it gives the head width."""
     published_heads: Mapping[int, int] = field(default_factory=lambda: PUBLISHED_HEADS)
-    """Heads to assume for that product, where they are not as wide as usual."""
+    """Heads to assume for that product, if they do not have the usual width."""
     positions: tuple[str, int] | None = None
     """Name and number of rows of a learned position table."""
     prefixes: tuple[str, ...] = ("cls",)
@@ -158,7 +158,7 @@ class Inferred:
     dialect: frozenset[str] = frozenset()
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the format's reading of ambiguous shapes assumed."""
+    """Assumptions of the format in reading ambiguous shapes."""
 
 
 Dialect = frozenset[str]
@@ -166,19 +166,19 @@ Dialect = frozenset[str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """One format: all that is particular to it."""
+    """One format, with everything specific to it."""
 
     name: str
     recognise: Callable[[Collection[str]], bool]
     infer: Callable[[Shapes, dict[str, Any]], Inferred]
-    """From shapes and hints (config file and keywords, for what shapes leave open)."""
+    """Function of shapes and hints (config file and keywords, for values not in the shapes)."""
     rules: Callable[[ViTConfig, Dialect], list[Rule]]
     check: Callable[[ViTConfig], None]
-    """Raise where the format has no way to say what the config says."""
+    """Raise if the format cannot express the config."""
 
 
 def shape_of(shapes: Shapes, *names: str) -> Shape:
-    """Shape of the first name that exists; all missing is an error that names the first."""
+    """Shape of the first name that exists; if none does, raises with the first."""
     for name in names:
         if name in shapes:
             return tuple(shapes[name])
@@ -186,7 +186,7 @@ def shape_of(shapes: Shapes, *names: str) -> Shape:
 
 
 def sized(shapes: Shapes, name: str, dimensions: int) -> Shape:
-    """Shape of a tensor that must have so many axes."""
+    """Shape of a tensor that must have this many axes."""
     shape = shape_of(shapes, name)
     if len(shape) != dimensions:
         raise WeightsError(f"tensor {name!r} has shape {shape}, expected {dimensions} axes")
@@ -200,18 +200,18 @@ def numbered(names: Iterable[str], pattern: str) -> int:
 
 
 def any_layer(shapes: Shapes, template: str, depth: int) -> str | None:
-    """The first layer's name that exists: what one block has, all must have."""
+    """First existing layer name: a tensor of one block must be in all."""
     return next((n for i in range(depth) if (n := template.format(i)) in shapes), None)
 
 
 def layer_shape(shapes: Shapes, template: str, depth: int, dimensions: int) -> Shape:
-    """Shape of a tensor that every block has, from whichever block has it."""
+    """Shape of a tensor that every block has, from any block that has it."""
     name = any_layer(shapes, template, depth) or template.format(0)
     return sized(shapes, name, dimensions)
 
 
 def classes_of(shapes: Shapes, weight: str, bias: str, axis: int) -> int:
-    """Outputs of the head; 0 when there is none."""
+    """Outputs of the head; 0 without a head."""
     if weight in shapes:
         return sized(shapes, weight, 2)[axis]
     return sized(shapes, bias, 1)[0] if bias in shapes else 0
@@ -232,7 +232,7 @@ def require(format: str, config: ViTConfig, **allowed: tuple[Any, ...]) -> None:
 
 
 def require_plain(format: str, config: ViTConfig, *, stems: tuple[str, ...] = ("patch",)) -> None:
-    """What every foreign format shares: a pre-norm ViT with a learned table at the stem."""
+    """Raise unless the config is a pre-norm ViT with a learned table at the stem."""
     require(
         format,
         config,
@@ -249,7 +249,7 @@ def require_plain(format: str, config: ViTConfig, *, stems: tuple[str, ...] = ("
 
 
 def require_even_heads(format: str, config: ViTConfig) -> None:
-    """Raise where heads x head_width differs from width."""
+    """Raise if heads x head_width differs from width."""
     if config.heads * config.key_width != config.width:
         raise WeightsError(
             f"format {format!r} cannot express head_width={config.key_width} with {config.heads} "

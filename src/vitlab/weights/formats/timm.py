@@ -28,7 +28,7 @@ from vitlab.weights.formats.rules import (
 
 BACKBONE = "patch_embed.backbone"
 TRAINING_ONLY = re.compile(r"mask_token$|decoder_")
-"""Of DINOv2 (the token of masked patches) and of MAE (its decoder)."""
+"""Tensors of DINOv2 (the token of masked patches) and of MAE (its decoder)."""
 SCALES = {"": ("ls1.gamma", "ls2.gamma"), "gamma": ("gamma_1", "gamma_2")}
 """LayerScale of timm and DINOv2, and of DeiT-III's own files."""
 
@@ -38,7 +38,7 @@ def recognise(names: Collection[str]) -> bool:
 
 
 def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
-    """All but the number of heads, the epsilons, the GELU and, with a class token, the pool."""
+    """Config except heads, the epsilons, the GELU and, with a class token, the pool."""
     depth = numbered(shapes, r"blocks\.(\d+)\.")
     width, channels, height, patch_width = sized(shapes, "patch_embed.proj.weight", 4)
     inner = layer_shape(shapes, "blocks.{}.attn.qkv.weight", depth, 2)[0] // 3
@@ -89,7 +89,7 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
 
 
 def _pool(shapes: Shapes, decided: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What attention pooling, fc_norm and absent prefix tokens decide, and the default."""
+    """Pooling from attention pooling, fc_norm and absent prefix tokens, and the default."""
     if any(name.startswith("attn_pool.") for name in shapes):
         if decided["class_token"] or decided["registers"]:
             raise WeightsError(
@@ -112,7 +112,7 @@ def _pool(shapes: Shapes, decided: dict[str, Any]) -> tuple[dict[str, Any], dict
 
 
 def _stem(shapes: Shapes) -> dict[str, Any]:
-    """The hybrid's ResNet; one of the root alone lies directly under `backbone`."""
+    """ResNet of the hybrid; a root alone lies directly under `backbone`."""
     if not any(name.startswith(f"{BACKBONE}.") for name in shapes):
         return {"stem": "patch"}
     stages = numbered(shapes, rf"{BACKBONE}\.stages\.(\d+)\.")
@@ -156,9 +156,9 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
 
 
 def _registers_name(config: ViTConfig, dialect: Dialect) -> str:
-    """As the file calls them: Meta's, whose class token alone has a place, or timm's own.
+    """Name in the file: Meta's, whose class token alone has a position, or timm's own.
 
-    A file of timm's names with places as in Meta's is read, but no new one is written.
+    A file of timm's names with positions as in Meta's is read, but never written.
     """
     for name in ("register_tokens", "reg_token"):
         if name in dialect:
@@ -232,7 +232,7 @@ def _conv_and_norm(
 
 
 def check(config: ViTConfig) -> None:
-    """What timm's VisionTransformer has arguments for."""
+    """Raise for anything that timm's VisionTransformer has no arguments for."""
     require_plain("timm", config, stems=("patch", "resnet"))
     # timm's proj_bias=False also takes the biases of the MLP.
     require("timm", config, proj=(True,), proj_bias=(True,))

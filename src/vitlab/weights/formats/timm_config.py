@@ -1,7 +1,7 @@
 """timm's `config.json`: the architecture by name, and the arguments that change it.
 
-Every argument is understood, without effect on predictions, or refused by name: tensors do not show
-an activation, a pooling or rotary positions.
+Every argument is either understood, without effect on predictions, or rejected by name: tensors do
+not show an activation, a pooling or rotary positions.
 """
 
 import csv
@@ -33,7 +33,7 @@ IDENTITY: dict[str, Callable[[str, Any], Any]] = {
     "qk_norm": flag,
     "class_token": flag,
 }
-"""Arguments read as they are, and the check of their value."""
+"""Arguments used unchanged, and the check of their value."""
 FIELDS = {
     "embed_dim": "width",
     "depth": "depth",
@@ -67,7 +67,7 @@ FIXED: dict[str, tuple[Any, ...]] = {
     "dynamic_img_pad": (False,),
     "use_naflex": (None, False),
 }
-"""Arguments that are supported with these values alone."""
+"""Arguments that are supported with these values only."""
 HARMLESS = frozenset(
     [
         *("num_classes", "dynamic_img_size", "weight_init", "fix_init", "device", "dtype"),
@@ -117,12 +117,12 @@ Fields = dict[str, Any]
 
 
 def is_timm(content: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` is one of timm's."""
+    """True if a `config.json` is one of timm's."""
     return any(key in content for key in ("architecture", "model_args", "pretrained_cfg"))
 
 
 def timm_fields(content: Mapping[str, Any], *, trust: bool) -> tuple[Fields, Fields, list[str]]:
-    """Fields that the config states, those of the architecture with them, and assumptions.
+    """Fields stated in the config, with those of the architecture, and assumptions.
 
     `trust` accepts an unknown architecture as a plain ViT.
     """
@@ -142,7 +142,7 @@ def timm_fields(content: Mapping[str, Any], *, trust: bool) -> tuple[Fields, Fie
 def _given(content: Mapping[str, Any], *, trust: bool) -> tuple[dict[str, Any], list[str]]:
     """Arguments in `model_args`, at the top level and in `pretrained_cfg`, which must agree.
 
-    Another key is an error; with `trust`, an assumption.
+    Any other key raises; with `trust`, it is an assumption.
     """
     inside = _mapping(content, "model_args")
     pretrained = _mapping(content, "pretrained_cfg")
@@ -216,7 +216,7 @@ def _fields(arguments: Mapping[str, Any]) -> Fields:
 
 
 def _check_grid(fields: Mapping[str, Any]) -> None:
-    """Raise where timm would cut the last pixels of an image off."""
+    """Raise if timm would cut off the last pixels of an image."""
     image, patch = fields.get("image_size"), fields.get("patch_size")
     if image and patch and any(a % b for a, b in zip(pair(image), pair(patch), strict=True)):
         raise WeightsError(f"img_size {image}; valid: a multiple of patch_size {patch}")

@@ -25,7 +25,7 @@ from vitlab.weights.formats.rules import (
 
 LAYER = "encoder.layers.encoder_layer_{}"
 MLP = {"": ("mlp.0", "mlp.3"), "linear": ("mlp.linear_1", "mlp.linear_2")}
-"""Since release 0.12, and before: the published files still have the older names."""
+"""Names since release 0.12, and before: the published files still have the older ones."""
 
 
 def recognise(names: Collection[str]) -> bool:
@@ -33,7 +33,7 @@ def recognise(names: Collection[str]) -> bool:
 
 
 def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
-    """All but the number of heads and the epsilon."""
+    """Config except the number of heads and the epsilon."""
     depth = numbered(shapes, r"encoder\.layers\.encoder_layer_(\d+)\.")
     linear = any(".mlp.linear_1." in name for name in shapes)
     fc1 = MLP["linear" if linear else ""][0]
@@ -94,7 +94,7 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
 
 
 def check(config: ViTConfig) -> None:
-    """What torchvision's VisionTransformer has arguments for; its GELU is built in."""
+    """Raise for settings that torchvision's VisionTransformer lacks; its GELU is built in."""
     require_plain("torchvision", config)
     require(
         "torchvision",

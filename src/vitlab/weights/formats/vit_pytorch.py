@@ -42,7 +42,7 @@ def recognise(names: Collection[str]) -> bool:
 
 
 def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
-    """All but head width, channels against patch size, and in older files the pool."""
+    """Config except head width, channels against patch size, and in older files the pool."""
     depth = numbered(shapes, r"transformer\.layers\.(\d+)\.")
     width, flat = sized(shapes, f"{STEM}.2.weight", 2)
     inner = layer_shape(shapes, f"{LAYER}.0.to_qkv.weight", depth, 2)[0] // 3
@@ -72,7 +72,7 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
         decided=decided,
         defaults={"pool": "cls"} if older else {},
         attention_width=inner,
-        published_heads={},  # `dim_head` is 64 whatever the width
+        published_heads={},  # `dim_head` is 64 for every width
         positions=("pos_embedding", shape_of(shapes, "pos_embedding")[-2]),
         dialect=frozenset(["older"] if older else []),
         notes=() if "patch_size" in hints else (f"patch_size {patch_size}, channels {channels}",),
@@ -155,7 +155,7 @@ def _layer_rules(ours: str, theirs: str, config: ViTConfig) -> list[Rule]:
 
 
 def check(config: ViTConfig) -> None:
-    """What the library's ViT has arguments for; epsilon and GELU are built in."""
+    """Raise for settings that the library's ViT lacks; epsilon and GELU are built in."""
     require_plain("vit-pytorch", config)
     require(
         "vit-pytorch",
