@@ -1,4 +1,4 @@
-"""HTML and SVG as strings in which every text is escaped, unless it is markup already."""
+"""HTML and SVG as strings in which every text is escaped, except markup."""
 
 from collections.abc import Iterable
 from html import escape
@@ -31,7 +31,7 @@ def element(tag: str, *children: Child, **attributes: Attribute) -> Html:
 
 
 def join(parts: Iterable[Child]) -> Html:
-    """The parts one after the other; None is nothing."""
+    """Concatenated parts; None is skipped."""
     return Html(
         "".join(
             part if isinstance(part, Html) else _text(part) for part in parts if part is not None
@@ -49,7 +49,7 @@ def _text(text: str) -> str:
     return escape(visible(text, keep="\n\t"))
 
 
-# Numbers as people read them.
+# Human-readable numbers.
 
 UNITS = ("", " k", " M", " G", " T", " P", " E")
 
@@ -63,12 +63,12 @@ def short(number: float) -> str:
 
 
 def in_pflops(flops: float) -> str:
-    """FLOPs of a training in PFLOPs, in which the field compares; much less in a smaller unit."""
+    """FLOPs of a training in PFLOPs, as usual in papers; small ones in a smaller unit."""
     return f"{flops / 1e15:.3g} PFLOPs" if flops >= 1e12 else f"{short(flops)}FLOPs"
 
 
 def percent(part: float | None, digits: int = 1) -> str:
-    """`83.4%`; a dash for what is not defined."""
+    """`83.4%`; a dash for an undefined value."""
     return "–" if part is None else f"{part:.{digits}%}"
 
 

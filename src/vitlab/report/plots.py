@@ -1,4 +1,4 @@
-"""How figures look: sizes and type for a paper, colours for every kind of colour vision."""
+"""Style of figures: sizes and type for a paper, colours for every kind of colour vision."""
 
 import io
 from collections.abc import Iterator
@@ -11,16 +11,16 @@ from jaxtyping import Float
 from vitlab.errors import MissingExtra
 
 COLUMN, PAGE = 4.4, 7.4
-"""Inches that a figure is wide: one column of a paper, or both."""
+"""Width of a figure in inches: one column of a paper, or both."""
 DPI = 200
 INK, QUIET, FAINT = "#1b1f24", "#5b6570", "#d9dde2"
 BLUE, ORANGE = "#0072b2", "#d55e00"
 CLASSES = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6570")
 """Okabe and Ito's colours, without those too pale for a point on white."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-"""Classes are told apart without colours too."""
+"""Markers that distinguish classes without colours too."""
 SIMILARITY, SHARE, SIGNED = "viridis", "cividis", "PuOr"
-"""Maps whose lightness tells the order, also in grey; the last is white at zero."""
+"""Colour maps ordered by lightness, also in grey; the last is white at zero."""
 SETTINGS: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -47,7 +47,7 @@ SETTINGS: Any = {
 
 
 def check_matplotlib() -> None:
-    """Refuse to draw without it, before anything is computed."""
+    """Raise if matplotlib is missing, before anything is computed."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -56,7 +56,7 @@ def check_matplotlib() -> None:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Figures made and saved in here look as they should, whatever the user's settings are."""
+    """Apply the style to figures made and saved in the block, whatever the user's settings."""
     import matplotlib as mpl
 
     with mpl.rc_context():
@@ -66,7 +66,7 @@ def styled() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float, *, gap: float = 0.02) -> Any:
-    """An empty figure of so many inches; `gap` is the part of a panel left free between two."""
+    """Empty figure of this size in inches; `gap` is the part of a panel left free between two."""
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
@@ -75,7 +75,7 @@ def new_figure(width: float, height: float, *, gap: float = 0.02) -> Any:
 
 
 def rendered(figure: Any, kind: str) -> bytes:
-    """The file; the same numbers give the same bytes."""
+    """Bytes of the file; the same numbers give the same bytes."""
     file = io.BytesIO()
     nothing = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
     figure.savefig(file, format=kind, metadata=nothing[kind])
@@ -83,13 +83,13 @@ def rendered(figure: Any, kind: str) -> bytes:
 
 
 def show_colours(colour_bar: Any, label: str) -> None:
-    """Dress a colour bar."""
+    """Style a colour bar."""
     colour_bar.set_label(label)
     colour_bar.outline.set_visible(False)
 
 
 def no_frame(axes: Any) -> None:
-    """Axes for a picture alone."""
+    """Hide the frame of axes that hold an image."""
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
@@ -98,7 +98,7 @@ def no_frame(axes: Any) -> None:
 def as_colours(
     images: Float[np.ndarray, "k C H W"],
 ) -> Float[np.ndarray, "k H W 3"]:
-    """Signed numbers as colours around grey, each image by its largest; three channels at most."""
+    """Signed values as colours around grey, each image by its largest; three channels at most."""
     shown = images[:, :3] if images.shape[1] >= 3 else np.repeat(images[:, :1], 3, axis=1)
     largest = np.abs(shown).max(axis=(1, 2, 3), keepdims=True)
     scaled = 0.5 + 0.5 * shown / np.where(largest > 0, largest, 1.0)

@@ -1,6 +1,6 @@
-"""The page's looks: light and dark by the reader's setting, light on paper.
+"""Style of the page: light and dark by the reader's setting, light on paper.
 
-Blue and orange are Okabe and Ito's: told apart with every kind of colour vision, and by lightness.
+Blue and orange are Okabe and Ito's: distinct with every kind of colour vision, and by lightness.
 """
 
 LIGHT = """

@@ -11,7 +11,7 @@ STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scale:
-    """Data values to positions on the page, linearly."""
+    """Linear map from data values to positions on the page."""
 
     low: float
     high: float
@@ -25,7 +25,7 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """A direction of a plot: its range, ticks, and how values are written."""
+    """An axis of a plot: its range, ticks, and number format."""
 
     title: str
     ticks: Sequence[float]
@@ -49,18 +49,18 @@ class Frame:
 
     @property
     def across(self) -> Scale:
-        """Horizontal positions."""
+        """Scale of horizontal positions."""
         return Scale(low=self.x.low, high=self.x.high, start=self.left, end=self.width - self.right)
 
     @property
     def up(self) -> Scale:
-        """Vertical positions, which grow downwards on a page."""
+        """Scale of vertical positions, which grow downwards on a page."""
         return Scale(
             low=self.y.low, high=self.y.high, start=self.height - self.bottom, end=self.top
         )
 
     def draw(self, *content: Child, label: str) -> Html:
-        """The plot with its content between grid and axis labels; `label` is for screen readers."""
+        """Plot with its content between grid and axis labels; `label` is for screen readers."""
         return svg(
             self._grid(), *content, self._labels(), size=(self.width, self.height), label=label
         )
@@ -99,7 +99,7 @@ class Frame:
 
 
 def svg(*content: Child, size: tuple[float, float], label: str) -> Html:
-    """A picture that shrinks with the page, and never grows beyond its own size."""
+    """SVG that shrinks with the page, and never grows beyond its own size."""
     width, height = size
     return element(
         "svg",
@@ -112,7 +112,7 @@ def svg(*content: Child, size: tuple[float, float], label: str) -> Html:
 
 
 def text(x: float, y: float, content: str, *, kind: str = "tick", anchor: str = "start") -> Html:
-    """A line of text in a picture."""
+    """A line of text in an SVG."""
     return element("text", content, class_=kind, x=x, y=y, text_anchor=anchor)
 
 
@@ -128,28 +128,28 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def ticks_within(low: float, high: float, count: int = 6) -> list[float]:
-    """Round numbers inside a range that stays as it is."""
+    """Round numbers inside an unchanged range."""
     return [tick for tick in nice_ticks(low, high, count) if low <= tick <= high]
 
 
 def write_number(value: float) -> str:
-    """A tick's number, no longer than it must be."""
+    """Number of a tick, as short as possible."""
     if value and abs(value) < 1e-3:
         return f"{value:.3g}".replace("e-0", "e-")
     return f"{value:,.6g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 def write_percent(value: float) -> str:
-    """A tick's share."""
+    """Percentage of a tick."""
     return f"{100 * value:.4g}%"
 
 
 def _clean(value: float) -> float:
-    """Without the dust of binary fractions: 0.3 instead of 0.30000000000000004."""
+    """Value without binary rounding errors: 0.3 instead of 0.30000000000000004."""
     return float(f"{value:.10g}")
 
 
-# A figure and its interval on a line, with what guessing gives.
+# A metric and its interval on a line, with the value of guessing.
 
 START, END = 6.0, 334.0
 
@@ -162,7 +162,7 @@ def draw_strip(
     *,
     bounds: tuple[float, float],
 ) -> Html:
-    """Filled up to the value, the interval on it, and a mark at `chance`, if there is any."""
+    """Draw a bar up to the value, the interval on it, and a mark at `chance`, if given."""
     scale = Scale(low=bounds[0], high=bounds[1], start=START, end=END)
     low, high = (scale(min(max(part, bounds[0]), bounds[1])) for part in interval)
     filled = scale(min(max(value, bounds[0]), bounds[1]))

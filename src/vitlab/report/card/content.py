@@ -1,4 +1,4 @@
-"""What a model card tells, as plain data; what nobody stated is None or empty."""
+"""Content of a model card, as plain data; missing values are None or empty."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -29,25 +29,25 @@ class StoredFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """An accuracy, and how far other images of the same kind could move it."""
+    """An accuracy, and its uncertainty over other images of the same kind."""
 
     split: str
     accuracy: float
     images: int | None
-    """How many were counted; None where it was not stored."""
+    """Number of images; None if not stored."""
     interval: tuple[float, float] | None
     """95 % confidence interval; None without the number of images."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """Everything that is known about a model on disk."""
+    """All known facts about a model on disk."""
 
     path: Path
     kind: Kind
     format: str
     name: str | None
-    """The name of vitlab's for such a model, or of what it is a variant of."""
+    """Name of the model in vitlab, or of the model that it is a variant of."""
     model: ModelConfig
     cost: Cost
     files: tuple[StoredFile, ...]
@@ -63,14 +63,14 @@ class Card:
 
     @property
     def title(self) -> str:
-        """What was trained, on what."""
+        """Model and data of the training."""
         name = self.name or ("Vision Transformer" if self.cost.tokens else "convolutional network")
         data = self.provenance.get("data")
         return f"{name} on {Path(str(data)).name}" if data else name
 
     @property
     def measured(self) -> tuple[Measured, ...]:
-        """Every accuracy that was stored, that of the test images first."""
+        """Every stored accuracy, that of the test images first."""
         found = [
             _measured(key.removesuffix("_accuracy"), value, self.metrics)
             for key, value in self.metrics.items()
@@ -79,7 +79,7 @@ class Card:
         return tuple(sorted(found, key=lambda item: item.split != "test"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON-able values."""
+        """All values, as JSON-serialisable types."""
         return {
             "path": str(self.path),
             "kind": self.kind,
@@ -114,11 +114,11 @@ def _measured(split: str, accuracy: float, metrics: Mapping[str, float]) -> Meas
     return Measured(split=split, accuracy=accuracy, images=count, interval=interval)
 
 
-# The card in words: sections of names and values, the same for a terminal and for Markdown.
+# The card as text: sections of names and values, the same for a terminal and for Markdown.
 
 NOT_STATED = "not stated"
 SHOWN = 12
-"""Labels that are written out."""
+"""Number of labels that are listed."""
 TASKS = {
     "single-label": "one label for each image",
     "multi-label": "any number of labels for each image",
@@ -134,7 +134,7 @@ IN_SECTIONS = {
     *("model", "recipe", "data", "seed", "command", "commit", "vitlab", "weights", "licence"),
     *("steps", "images_seen", "pflops", "minutes"),
 }
-"""Keys of the provenance that have rows of their own."""
+"""Keys of the provenance that have their own rows."""
 
 Rows = tuple[tuple[str, str], ...]
 
@@ -148,7 +148,7 @@ class Section:
 
 
 def sections(card: Card) -> tuple[Section, ...]:
-    """The whole card, in the order in which people ask."""
+    """All sections of the card, the most important first."""
     return (
         Section(title="What it is", rows=_identity(card)),
         Section(title="Labels", rows=_labels(card)),
@@ -180,7 +180,7 @@ def _identity(card: Card) -> Rows:
 
 
 def describe(card: Card) -> str:
-    """The model in one line."""
+    """Description of the model in one line."""
     config, name = card.model, f"{card.name}: " if card.name else ""
     if isinstance(config, ViTConfig):
         patch = _sides(pair(config.patch_size))
@@ -194,7 +194,7 @@ def describe(card: Card) -> str:
 
 
 def _unusual(config: Any) -> str:
-    """The fields without a default, and those that differ from it."""
+    """Fields without a default, and those that differ from it."""
     shown = (
         (field.name, getattr(config, field.name))
         for field in fields(config)
@@ -211,12 +211,12 @@ def _labels(card: Card) -> Rows:
 
 
 def kind_of_outputs(card: Card) -> str:
-    """What the numbers of a head are."""
+    """Kind of the outputs of a head."""
     return "values" if card.task == "regression" else "classes"
 
 
 def shortened(labels: tuple[str, ...]) -> str:
-    """The first labels and the last; all where there are few."""
+    """First labels and the last; all if there are few."""
     if len(labels) <= SHOWN:
         return ", ".join(labels)
     left_out = len(labels) - SHOWN
@@ -232,7 +232,7 @@ def _input(card: Card) -> Rows:
 
 
 def in_words(preparation: Preprocessing) -> tuple[str, str]:
-    """How an image is brought to size, and what becomes of its values."""
+    """Description of the resizing of an image and the scaling of its values."""
     size = _sides(preparation.size)
     before = [int(side / preparation.crop + 1e-6) for side in preparation.size]
     if not preparation.keep_aspect:
@@ -261,7 +261,7 @@ def _measurements(card: Card) -> Rows:
 
 
 def accuracy_in_words(item: Measured) -> str:
-    """The accuracy with its interval and what it is worth."""
+    """Accuracy with its interval and its meaning."""
     text = f"{item.accuracy:.2%}"
     if item.interval is not None:
         low, high = item.interval
@@ -282,7 +282,7 @@ def _recipe(card: Card) -> Rows:
 
 
 def _spent(provenance: Mapping[str, Any]) -> Rows:
-    """What the training took, as far as it was stored."""
+    """Cost of the training, as far as it was stored."""
     texts: dict[str, tuple[str, Callable[[float], str]]] = {
         "pflops": ("training compute", lambda value: in_pflops(1e15 * value)),
         "minutes": ("training time", lambda value: duration(60 * value)),

@@ -24,11 +24,11 @@ HUB_LICENCES = frozenset(
         *("cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "cc-by-nc-nd-4.0"),
     )
 )
-"""Identifiers that the hub knows; any other licence is `other` with a name."""
+"""Licence identifiers of the hub; any other licence is `other` with a name."""
 FENCED = ("command",)
-"""Rows that are a block to copy instead of a line of the table."""
+"""Rows shown as a block to copy instead of a line of the table."""
 LOCAL = ("path",)
-"""Rows that mean nothing on another machine."""
+"""Rows without meaning on another machine."""
 
 USAGE = """## How to use it
 
@@ -54,13 +54,13 @@ def markdown(card: Card) -> str:
 
 
 def write_markdown(card: Card, path: Path) -> None:
-    """Write the card, whole or not at all."""
+    """Write the card atomically."""
     with replacing(path) as file:
         file.write(markdown(card).encode())
 
 
 def front_matter(card: Card) -> str:
-    """What the hub files a model under."""
+    """Front matter for the hub's index."""
     kind = ["vision-transformer", "vit"] if card.cost.tokens else ["cnn"]
     use = _use(card)
     lines = [
@@ -77,7 +77,7 @@ def front_matter(card: Card) -> str:
 
 
 def _use(card: Card) -> tuple[str, ...]:
-    """What the hub calls such a model; it has no name for one that tells values."""
+    """Task of the model in the hub's terms; there is none for a model that predicts values."""
     if not card.model.classes:
         return ("image-feature-extraction",)
     return () if card.task == "regression" else ("image-classification",)
@@ -94,7 +94,7 @@ def _licence(licence: str | None) -> Iterator[str]:
 
 
 def _results(card: Card, item: Measured) -> Iterator[str]:
-    """An accuracy in the form in which the hub shows it beside the model."""
+    """Accuracy in the hub's format for model pages."""
     data = _quoted(Path(str(card.provenance.get("data") or "unknown")).name)
     yield "model-index:"
     yield f"- name: {_quoted(card.title)}"
@@ -111,7 +111,7 @@ def _results(card: Card, item: Measured) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """A string that means itself in YAML, of which JSON is a part."""
+    """Quoted string for YAML, of which JSON is a subset."""
     return json.dumps(visible(text), ensure_ascii=False)
 
 

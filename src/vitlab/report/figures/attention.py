@@ -1,4 +1,4 @@
-"""`attention-distance` and `attention-entropy`: how far and how widely heads look, by depth."""
+"""`attention-distance` and `attention-entropy`: distance and entropy of heads, by depth."""
 
 import math
 from typing import Any
@@ -19,12 +19,12 @@ ROUND = tuple(digit * 10**zeros for zeros in range(6) for digit in (1, 2, 5))
 
 
 def check_distance(model: nn.Module) -> None:
-    """Refuse a model without attention."""
+    """Raise for a model without attention."""
     with_blocks(model, "attention-distance", "attention")
 
 
 def check_entropy(model: nn.Module) -> None:
-    """Refuse a model without attention."""
+    """Raise for a model without attention."""
     with_blocks(model, "attention-entropy", "attention")
 
 
@@ -113,7 +113,7 @@ def _over_images(name: str, values: Float[Tensor, "n A"]) -> dict[str, Any]:
 
 
 def _draw(figure: Figure, name: str) -> tuple[Any, Any]:
-    """A point for each head, the mean of a layer's heads, and what looking evenly would be."""
+    """Draw a point for each head, the mean of each layer, and the value of uniform attention."""
     layers = figure.data["layers"]
     drawn = new_figure(COLUMN, HEIGHT)
     axes = drawn.add_subplot()

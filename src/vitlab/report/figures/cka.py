@@ -1,4 +1,4 @@
-"""`cka`: how alike the layers describe the same images (arXiv:1905.00414)."""
+"""`cka`: similarity of the layers' features of the same images (arXiv:1905.00414)."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from vitlab.report.plots import COLUMN, SHARE, new_figure, show_colours
 
 
 def check(model: nn.Module) -> None:
-    """Refuse a model without layers of tokens."""
+    """Raise for a model without layers of tokens."""
     with_blocks(model, "cka", "layers of tokens")
 
 

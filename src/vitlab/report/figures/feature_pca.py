@@ -14,16 +14,16 @@ from vitlab.report.plots import PAGE, new_figure, no_frame
 
 PICTURES, BESIDE = 8, 8
 CUT = 0.01
-"""Share of the patches at either end that become as dark or bright as a colour can be."""
+"""Share of the patches at either end that are clipped to the darkest or brightest colour."""
 
 
 def check(model: nn.Module) -> None:
-    """Refuse a model without patches."""
+    """Raise for a model without patches."""
     transformer(model, "feature-pca", "patch tokens")
 
 
 def spread(images: int) -> frozenset[int]:
-    """Which of so many images are shown: some from everywhere, since classes follow one another."""
+    """Indices of the shown images: spread over the set, since it is sorted by class."""
     shown = min(images, PICTURES)
     return frozenset(number * images // shown for number in range(shown))
 
@@ -50,7 +50,7 @@ def build(seen: Seen) -> Figure:
 
 
 def as_rgb(coordinates: Float[Tensor, "n h w k"]) -> Float[Tensor, "n h w 3"]:
-    """Each component from 0 to 1 between two quantiles; 0.5 where there is none."""
+    """Each component from 0 to 1 between two quantiles; 0.5 if it is missing."""
     colours = coordinates.new_full((*coordinates.shape[:3], 3), 0.5)
     for number in range(coordinates.shape[3]):
         values = coordinates[..., number]
@@ -62,7 +62,7 @@ def as_rgb(coordinates: Float[Tensor, "n h w k"]) -> Float[Tensor, "n h w 3"]:
 def shown(
     image: Float[Tensor, "C H W"], preprocessing: Preprocessing
 ) -> UInt8[np.ndarray, "H W 3"]:
-    """What the model read, as a picture: its first three channels, or its first in grey."""
+    """Model input as an image: its first three channels, or its first in grey."""
     mean, std = (torch.tensor(v)[:, None, None] for v in (preprocessing.mean, preprocessing.std))
     pixels = ((image * std + mean) * 255).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
     return pixels[..., :3] if pixels.shape[2] >= 3 else np.repeat(pixels[..., :1], 3, axis=2)

@@ -1,4 +1,4 @@
-"""One figure: its numbers, what they are in words, and what they are made of."""
+"""One figure: its numbers, their description, and their origin."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,44 +18,44 @@ Watch = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Figure:
-    """What is drawn, and written as JSON beside it."""
+    """Figure to draw, with its numbers as JSON."""
 
     caption: str
-    """For the text under it: definitions, number of images, what was left out."""
+    """Text below the figure: definitions, number of images, omissions."""
     data: dict[str, Any]
     pictures: Sequence[UInt8[np.ndarray, "H W C"]] = ()
-    """Images that belong to it and are not numbers of its own."""
+    """Images in the figure that are not part of its numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Seen:
-    """A model, and what was gathered of it over images."""
+    """A model, and its statistics over images."""
 
     model: nn.Module
     name: str
     gathered: Gathered
     preprocessing: Preprocessing | None
-    """None where no image was needed."""
+    """None if no image was needed."""
     names: Sequence[str] = field(default=())
     labels: Sequence[str] = field(default=())
-    """Of every image; empty where nobody knows it."""
+    """Label of every image; empty if unknown."""
     watch: Watch | None = None
 
     @property
     def images(self) -> int:
-        """Images that were looked at."""
+        """Number of images that were used."""
         return len(self.names)
 
 
 def transformer(model: nn.Module, figure: str, what: str) -> VisionTransformer:
-    """The model, if it is one; anything else lacks `what`."""
+    """The model, if it is a Vision Transformer; raises that anything else lacks `what`."""
     if not isinstance(model, VisionTransformer):
         raise Lacks(f"{figure}: a {type(model).__name__} has no {what}")
     return model
 
 
 def with_blocks(model: nn.Module, figure: str, what: str) -> VisionTransformer:
-    """The same, with an encoder: a control may have none."""
+    """Same as `transformer`, with an encoder: a control may have none."""
     found = transformer(model, figure, what)
     if not found.config.depth:
         raise Lacks(f"{figure}: the model has no encoder blocks")
@@ -63,7 +63,7 @@ def with_blocks(model: nn.Module, figure: str, what: str) -> VisionTransformer:
 
 
 def plain(values: Float[Tensor, "..."]) -> Any:
-    """Numbers for JSON, seven digits each; None where there is none."""
+    """Numbers for JSON, seven digits each; None for missing ones."""
     if values.ndim:
         return [plain(part) for part in values] if values.ndim > 1 else _row(values)
     return _row(values[None])[0]
@@ -74,7 +74,7 @@ def _row(values: Float[Tensor, " n"]) -> list[float | None]:
 
 
 def array(values: Any) -> Float[np.ndarray, "..."]:
-    """What `plain` made, as an array with NaN where there is nothing."""
+    """Output of `plain` as an array, with NaN for missing numbers."""
     return np.array(values, dtype=np.float64)
 
 

@@ -1,4 +1,4 @@
-"""`filters`: what the model looks for in the pixels (arXiv:2010.11929, figure 7 left)."""
+"""`filters`: first filters of the model over pixels (arXiv:2010.11929, figure 7 left)."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from vitlab.report.figures.figure import Figure, Seen, array, counted, plain
 from vitlab.report.plots import as_colours, new_figure, no_frame
 
 COMPONENTS, FILTERS = 28, 64
-"""As many components as in the paper; of a convolution, filters themselves."""
+"""Number of components, as in the paper; number of filters of a convolution."""
 COLUMNS = {"components": 7, "filters": 16}
 
 

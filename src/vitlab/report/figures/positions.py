@@ -1,4 +1,4 @@
-"""`positions`: how alike position embeddings are (arXiv:2010.11929, figure 7 middle)."""
+"""`positions`: similarity of position embeddings (arXiv:2010.11929, figure 7 middle)."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from vitlab.report.figures.figure import Figure, Seen, array, plain
 from vitlab.report.plots import COLUMN, PAGE, SIGNED, SIMILARITY, new_figure, show_colours
 
 MOST = 16
-"""Rows and columns of maps in one panel; of a larger grid every second place is shown, or third."""
+"""Rows and columns of maps in one panel; of a larger grid, every second or third place."""
 SIDE = 4
-"""Panels beside one another, where layers have tables of their own."""
+"""Panels per row, if layers have separate tables."""
 
 
 def check(model: Any) -> None:
-    """Refuse a model that has no table of any kind."""
+    """Raise for a model without any table."""
     if not (offset_tables(model) or bias_tables(model)):
         position_tables(model)
 
@@ -87,7 +87,7 @@ def draw(figure: Figure) -> Any:
 
 
 def mosaic(maps: Float[np.ndarray, "r c h w"]) -> Float[np.ndarray, "H W"]:
-    """All maps on one picture, where their patches lie, with a gap between them."""
+    """All maps in one image, at the places of their patches, with a gap between them."""
     rows, columns, height, width = maps.shape
     gap = max(1, round(max(height, width) / 10))
     picture = np.full(
@@ -120,7 +120,7 @@ def _draw_maps(data: dict[str, Any]) -> Any:
 
 
 def _ticks(axis: Any, numbers: list[int], length: int, size: int) -> None:
-    """A number at the middle of each map, of some where they are many."""
+    """Label the centre of each map, or of some if there are many."""
     step = (length - size) / (len(numbers) - 1) if len(numbers) > 1 else 0.0
     every = max(1, -(-len(numbers) // 8))
     centres = [(size - 1) / 2 + step * place for place in range(len(numbers))]
@@ -134,7 +134,7 @@ def _draw_offsets(data: dict[str, Any]) -> Any:
     drawn, places = _panels(len(tables), 0.8)
     shown = None
     for number, (axes, table) in enumerate(zip(places, tables, strict=False)):
-        reach = table.shape[1] // 2  # smaller, where later blocks see fewer patches
+        reach = table.shape[1] // 2  # smaller if later blocks have fewer patches
         shown = axes.imshow(
             table,
             cmap=SIGNED,
@@ -185,7 +185,7 @@ def _draw_biases(data: dict[str, Any]) -> Any:
 
 
 def _name(drawn: Any, places: list[Any], x: str, y: str, title: str) -> None:
-    """Titles of the axes: of the one panel, or of the figure."""
+    """Label the axes: of the one panel, or of the figure."""
     if len(places) == 1:
         places[0].set(xlabel=x, ylabel=y, title=title)
         return
@@ -195,7 +195,7 @@ def _name(drawn: Any, places: list[Any], x: str, y: str, title: str) -> None:
 
 
 def _panels(count: int, aspect: float) -> tuple[Any, list[Any]]:
-    """A figure of so many panels of height / width `aspect`; what is over stays empty."""
+    """Figure of `count` panels of height / width `aspect`; the remaining ones stay empty."""
     columns = min(count, SIDE)
     rows = -(-count // columns)
     side = COLUMN - 1.1 if count == 1 else 2.0

@@ -1,4 +1,4 @@
-"""The figures by name: what each needs, and how it is made."""
+"""Table of figures by name: requirements and functions."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -17,14 +17,14 @@ from vitlab.report.plots import rendered, styled
 
 @dataclass(frozen=True, kw_only=True)
 class Maker:
-    """How one figure is made."""
+    """Functions that make one figure."""
 
     build: Callable[[Seen], Figure]
     draw: Callable[[Figure], Any]
     check: Callable[[nn.Module], object] = lambda model: None
-    """Raises `Lacks` for a model that has nothing of the kind, before any image is read."""
+    """Raise `Lacks` for a model that does not support the figure, before any image is read."""
     needs: frozenset[str] = frozenset()
-    """What is gathered over images: fields of `Gatherer`."""
+    """Required statistics over images: fields of `Gatherer`."""
 
 
 FIGURES = {
@@ -54,7 +54,7 @@ FIGURES = {
 
 
 def chosen(only: Iterable[str] | None) -> list[str]:
-    """The figures that are wanted, in the order of the table; None: all."""
+    """Requested figures, in the order of the table; None: all."""
     if only is None:
         return list(FIGURES)
     wanted = set(only)
@@ -70,7 +70,7 @@ KINDS = ("png", "svg")
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a place that is no folder and cannot become one, before anything is computed."""
+    """Raise for a path that is not a folder and cannot become one, before anything is computed."""
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{folder}: a file; valid: a folder, new or not")
 
@@ -78,7 +78,7 @@ def check_folder(folder: Path) -> None:
 def write_figures(
     figures: Mapping[str, Figure], model: str, folder: Path, watch: Watch | None = None
 ) -> tuple[Path, ...]:
-    """NAME.png, NAME.svg and NAME.json of each; what had these names is replaced."""
+    """Write NAME.png, NAME.svg and NAME.json of each; existing files are replaced."""
     check_folder(folder)
     contents: dict[str, bytes] = {}
     for done, (name, figure) in enumerate(figures.items(), 1):

@@ -1,4 +1,4 @@
-"""`tsne`: images in the plane, alike ones near one another (van der Maaten and Hinton, 2008)."""
+"""`tsne`: images in the plane, similar ones close together (van der Maaten and Hinton, 2008)."""
 
 from collections import Counter
 from functools import partial
@@ -15,9 +15,9 @@ from vitlab.weights import imagenet
 
 PERPLEXITY = 30.0
 SIDE = 4.6
-"""Inches that the points have from left to right."""
+"""Width of the points' area in inches."""
 NAMED = 20
-"""Classes with a colour and mark of their own; images of rarer ones are small and pale."""
+"""Number of classes with their own colour and mark; images of rarer ones are small and pale."""
 
 
 def build(seen: Seen) -> Figure:

@@ -1,4 +1,4 @@
-"""One class an image: how often it is right, what is taken for what, and how sure it is."""
+"""Single-label reports: accuracy, confusions, mistakes and calibration."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,16 +18,16 @@ from vitlab.report.run.images import draw_mistakes
 from vitlab.report.run.reliability import calibration_facts, draw_confidences, draw_reliability
 from vitlab.report.svg import Scale, draw_strip, svg, text
 
-# How well each class is told: precision and recall as bars, and the whole table folded away.
+# Metrics of each class: precision and recall as bars, and the whole table folded away.
 
 SHOWN = 20
-"""Classes that get bars; of more, the weakest."""
+"""Number of classes with bars; of more, the weakest."""
 ROW = 30.0
 WIDTH = 470.0
 
 
 def draw_classes(evaluation: Evaluation) -> Html:
-    """Bars of precision and recall by class, in the order of the classes, or the weakest ones."""
+    """Draw bars of precision and recall by class, in class order, or of the weakest ones."""
     present = [item for item in evaluation.classes if item.support]
     shown = sorted(present, key=_f1)[:SHOWN] if len(present) > SHOWN else present
     title = "Precision and recall by class"
@@ -115,11 +115,11 @@ def _key(kind: str) -> Html:
 
 
 Section = tuple[str, tuple[Html | None, ...]]
-"""A title and what stands under it."""
+"""A title and its content."""
 
 
 def figure(evaluation: Evaluation, split: str) -> Html:
-    """The accuracy and its interval."""
+    """Accuracy and its interval."""
     low, high = evaluation.interval
     return element(
         "div",
@@ -136,7 +136,7 @@ def figure(evaluation: Evaluation, split: str) -> Html:
 
 
 def _strip(evaluation: Evaluation) -> Html:
-    """The interval on a line from 0 to 100 %, with the accuracy of guessing."""
+    """Draw the interval on a line from 0 to 100 %, with the accuracy of guessing."""
     present = sum(1 for item in evaluation.classes if item.support)
     chance = max((item.support for item in evaluation.classes), default=0) / evaluation.images
     return draw_strip(
@@ -149,7 +149,7 @@ def _strip(evaluation: Evaluation) -> Html:
 
 
 def tiles(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
-    """More figures beside the accuracy."""
+    """Further metrics beside the accuracy."""
     if evaluation.top < len(evaluation.labels):
         yield f"top-{evaluation.top} accuracy", percent(evaluation.top5)
     yield "balanced accuracy", percent(evaluation.balanced)
@@ -158,7 +158,7 @@ def tiles(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
 
 
 def findings(evaluation: Evaluation) -> Iterator[str]:
-    """What the numbers say."""
+    """Main findings, as sentences."""
     present = [item for item in evaluation.classes if item.support]
     if len(present) > 1:
         best = max(present, key=lambda item: item.recall or 0)

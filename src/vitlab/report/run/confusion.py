@@ -1,4 +1,4 @@
-"""Which classes are taken for which: a heat map where it can be read, else a list."""
+"""Confusions between classes: a heat map if legible, else a list."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,27 +8,27 @@ from vitlab.report.html import Html, element, percent
 from vitlab.report.svg import svg
 
 LEGIBLE = 20
-"""Most classes that a heat map has room for."""
+"""Maximum number of classes in a heat map."""
 HALF_A_PAGE = 12
-"""Most classes of a heat map that leaves room for something beside it."""
+"""Maximum number of classes in a heat map that leaves room beside it."""
 LABEL = 16
-"""Letters of a label in a picture."""
+"""Letters of a label in a drawing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confusion:
-    """Images of one class that were taken for another."""
+    """Images of one class that were predicted as another."""
 
     truth: str
     predicted: str
     count: int
     share: float
-    """Of the images of the true class."""
+    """Share of the images of the true class."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """The part of the confusion matrix that has images, and where its cells lie."""
+    """Part of the confusion matrix with images, and the places of its cells."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -55,7 +55,7 @@ def top_confusions(evaluation: Evaluation, count: int) -> list[Confusion]:
 
 
 def draw_confusion(evaluation: Evaluation) -> Html | None:
-    """The heat map; None where there are too many classes to read it."""
+    """Draw the heat map; None for too many classes."""
     present = [i for i, item in enumerate(evaluation.classes) if item.support]
     if len(present) > LEGIBLE:
         return None
@@ -74,7 +74,7 @@ def draw_confusion(evaluation: Evaluation) -> Html | None:
 
 
 def is_wide(evaluation: Evaluation) -> bool:
-    """Whether the heat map takes the width of the page."""
+    """True if the heat map has the width of the page."""
     return sum(1 for item in evaluation.classes if item.support) > HALF_A_PAGE
 
 
@@ -103,12 +103,12 @@ def list_confusions(evaluation: Evaluation, count: int) -> Html | None:
 
 
 def shorten(label: str, length: int = LABEL) -> str:
-    """A label that fits beside a picture."""
+    """Label shortened to fit beside a drawing."""
     return label if len(label) <= length else f"{label[: length - 1]}…"
 
 
 def _grid(evaluation: Evaluation, present: Sequence[int]) -> Grid:
-    """Rows and columns of the classes that have images; answers outside them are `other`."""
+    """Rows and columns of the classes that have images; predictions outside them are `other`."""
     counts = [[int(evaluation.confusion[i, j]) for j in present] for i in present]
     names = [shorten(evaluation.labels[i]) for i in present]
     others = [
@@ -197,7 +197,7 @@ def _cell(grid: Grid, row: int, column: int, strongest: float) -> Html:
 
 
 def _ink(strength: float) -> str:
-    """Letters that can be read on a cell of this strength, by day and by night."""
+    """Text colour that is legible on a cell of this strength, in light and dark mode."""
     if strength > 0.85:
         return "count strong"
     return "count middle" if strength > 0.7 else "count"

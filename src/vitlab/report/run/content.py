@@ -1,4 +1,4 @@
-"""What a report tells, as plain data; what is not known is left out of the page."""
+"""Content of a report, as plain data; unknown values are left out of the page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -38,54 +38,54 @@ class Mistake:
 
     image: UInt8[np.ndarray, "H W C"]
     name: str
-    """Its file, or its number in the data set."""
+    """Its file, or its index in the data set."""
     truth: str
     predicted: str
     probability: float | None = None
-    """Of the predicted class."""
+    """Probability of the predicted class."""
     truth_probability: float | None = None
     badge: str | None = None
-    """What stands on the picture where it is no probability."""
+    """Text on the image instead of a probability."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
-    """What was trained."""
+    """Model of the run."""
 
     name: str
     parameters: int
     flops: int
-    """Of one image, forward, 2 per multiply-add."""
+    """FLOPs of one image, forward, 2 per multiply-add."""
     tokens: int | None = None
     details: Mapping[str, str] = field(default_factory=dict)
-    """More rows of the table, such as the optimizer."""
+    """Further rows of the table, such as the optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Data:
-    """What it was trained on."""
+    """Data of the run."""
 
     name: str
     classes: int
     counted: str = "classes"
-    """What `classes` is the number of: classes, labels or values."""
+    """Unit of `classes`: classes, labels or values."""
     images: Mapping[str, int] = field(default_factory=dict)
     """Number of images by split: train, validation, test."""
     per_class: Mapping[str, str] = field(default_factory=dict)
-    """Fewest and most images of a class by split, in words; splits without it: not known."""
+    """Fewest and most images of a class by split, as text; splits without it: not known."""
     size: str | None = None
-    """Of one image, such as `32 × 32 × 3`."""
+    """Size of one image, such as `32 × 32 × 3`."""
     augmentation: tuple[str, ...] | None = None
-    """None where nothing was trained."""
+    """None if nothing was trained."""
     details: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compute:
-    """What it cost."""
+    """Cost of the run."""
 
     flops: float
-    """3 × forward × images seen, plus what else was spent."""
+    """3 × forward × images seen, plus further costs."""
     seconds: float
     """Wall time of training, over all interruptions."""
     images: int
@@ -95,7 +95,7 @@ class Compute:
     details: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, float]:
-        """What a bundle keeps of it: compute in 10^15 FLOPs, wall time in minutes."""
+        """Values kept in a bundle: compute in 10^15 FLOPs, wall time in minutes."""
         return {
             "steps": self.steps,
             "images_seen": self.images,
@@ -106,7 +106,7 @@ class Compute:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawing:
-    """A figure of its own section."""
+    """A figure in its own section."""
 
     title: str
     svg: bytes
@@ -115,35 +115,35 @@ class Drawing:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Report:
-    """Everything that the page shows."""
+    """All content of the page."""
 
     title: str
     evaluation: Judged | None = None
     split: str = "test"
-    """Which images the evaluation is about."""
+    """Split of the evaluated images."""
     mistakes: tuple[Mistake, ...] = ()
     """The most confident first."""
     model: Model | None = None
     data: Data | None = None
     compute: Compute | None = None
     broken: Mapping[str, str] | None = None
-    """Images that could not be read, with the reason; None where nobody looked."""
+    """Images that could not be read, with the reason; None if not checked."""
     command: str | None = None
     notes: tuple[str, ...] = ()
-    """Sentences for the reader, such as which weights were kept."""
+    """Sentences for the reader, such as the choice of weights."""
     made_at: str | None = None
     metrics: tuple[Point, ...] = ()
     drawings: tuple[Drawing, ...] = ()
     config: Mapping[str, Any] | None = None
 
 
-# What a report says of a model, of data and of augmentation, read off the objects themselves.
+# Descriptions of a model, of data and of augmentation, derived from the objects themselves.
 
 COUNTED = {"single-label": "classes", "multi-label": "labels", "regression": "values"}
 
 
 def describe_model(name: str, model: nn.Module, details: Mapping[str, str] | None = None) -> Model:
-    """Size, cost and shape of a model of vitlab's."""
+    """Size, cost and shape of a vitlab model."""
     found = cost(model)
     return Model(
         name=name,
@@ -180,7 +180,7 @@ def describe_data(
 
 
 def augmentations(config: AugmentConfig) -> tuple[str, ...]:
-    """What is switched on, as `name value`."""
+    """Active augmentations, as `name value`."""
     plain = AugmentConfig()
     changed = (field.name for field in fields(config))
     return tuple(

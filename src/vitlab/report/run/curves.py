@@ -1,4 +1,4 @@
-"""What was logged along the way, as curves: loss, accuracy, learning rate, gradient norm."""
+"""Curves of logged values: loss, accuracy, learning rate, gradient norm."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -17,24 +17,24 @@ from vitlab.report.svg import (
 )
 
 SPLITS = ("train", "validation")
-"""First the noisy one; a split seen once, at the end, is no curve."""
+"""The noisy one first; a split evaluated once, at the end, has no curve."""
 BUCKETS = 60
 """Points of a curve; more are averaged, and their range is shown as a band."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """How one logged quantity is drawn."""
+    """Appearance of one logged quantity."""
 
     name: str
     title: str
     unit: str
     caption: str
     best: Callable[[Iterable[float]], float] | None = None
-    """Which value of the held-out images is pointed out."""
+    """Best value of the held-out images that is marked."""
     share: bool = False
     exact: bool = False
-    """Follows a formula: drawn without averaging."""
+    """True for a formula: drawn without averaging."""
     from_zero: bool = False
 
 
@@ -107,16 +107,16 @@ class Curve:
 
     @property
     def noisy(self) -> bool:
-        """Whether points stand for ranges."""
+        """True if points stand for ranges."""
         return self.lows != self.highs
 
 
 LOSSES = {"map": "binary cross-entropy, nats", "r2": "squared error by the variance"}
-"""What the loss of a task is, by what is watched beside it."""
+"""Name of the loss of a task, by the metric monitored beside it."""
 
 
 def draw_curves(points: Sequence[Point]) -> Html | None:
-    """A figure for each quantity that was logged more than once."""
+    """Draw a figure for each quantity that was logged more than once."""
     logged = {point.name for point in points}
     loss, *others = CHARTS
     loss = replace(loss, unit=next((LOSSES[n] for n in LOSSES if n in logged), loss.unit))
@@ -126,7 +126,7 @@ def draw_curves(points: Sequence[Point]) -> Html | None:
 
 
 def curves_of(points: Sequence[Point], name: str, *, exact: bool = False) -> list[Curve]:
-    """The curves of one quantity, by split; of a step logged twice, the later value counts."""
+    """Curves of one quantity, by split; of a step logged twice, the later value is used."""
     curves = []
     for split in SPLITS:
         values = {
@@ -178,7 +178,7 @@ def _step_axis(points: Sequence[Point]) -> Axis:
 
 
 def _value_axis(chart: Chart, curves: Sequence[Curve]) -> Axis:
-    # Spikes may leave the picture, curves may not.
+    # Spikes may leave the drawing, curves may not.
     low = 0.0 if chart.from_zero else min(min(curve.values) for curve in curves)
     high = max(max(curve.values) for curve in curves)
     ticks = nice_ticks(low, high)

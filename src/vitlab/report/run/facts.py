@@ -1,4 +1,4 @@
-"""Tables of what was trained, on what, at what cost, and how to do it again."""
+"""Tables of model, data, cost, and reproduction."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from vitlab.report.html import Html, duration, element, in_pflops, short
 from vitlab.report.run.content import Compute, Data, Model
 
 FOLDED_FROM = 12
-"""Broken images from which on the list is folded."""
+"""Number of broken images from which on the list is folded."""
 
 Rows = list[tuple[str, str]]
 
@@ -68,7 +68,7 @@ def pairs(rows: Iterable[tuple[str, str]], title: str | None = None) -> Html:
 
 
 def list_broken(broken: Mapping[str, str]) -> Html:
-    """The images that were left out, with the reason."""
+    """List the images that were left out, with the reason."""
     if not broken:
         return element("p", "Every image could be read.")
     count = f"{len(broken):,} image{'s' if len(broken) > 1 else ''} could not be read"
@@ -83,7 +83,7 @@ def list_broken(broken: Mapping[str, str]) -> Html:
 
 
 def fold_config(config: Mapping[str, Any]) -> Html:
-    """Every setting with its dotted key, folded."""
+    """All settings with their dotted keys, folded."""
     rows = [(key, _written(value)) for key, value in flatten(config)]
     summary = element("summary", f"Complete configuration ({len(rows)} settings)")
     return element("details", summary, pairs(rows))

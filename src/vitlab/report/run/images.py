@@ -1,4 +1,4 @@
-"""The most confident mistakes, as pictures inside the page."""
+"""The most confident mistakes, as images inside the page."""
 
 import base64
 import io
@@ -18,15 +18,15 @@ from vitlab.report.run.content import Mistake
 
 COUNT = 24
 SIDE = 144
-"""Longest side of a picture in the page, in pixels."""
+"""Longest side of an image in the page, in pixels."""
 PIXELATED = 96
-"""Pictures smaller than this show their pixels instead of a blur."""
+"""Images smaller than this show their pixels instead of a blur."""
 
 
 def mistakes_in(
     outcome: Outcome, data: ImageSet, labels: Sequence[str], count: int = COUNT
 ) -> tuple[Mistake, ...]:
-    """What the model was surest of and wrong about, with the images themselves."""
+    """Most confident mistakes of the model, with the images."""
     found = []
     for row in confident_mistakes(outcome, count).tolist():
         probabilities = outcome.logits[row].double().softmax(dim=0)
@@ -48,7 +48,7 @@ def mistakes_in(
 def wrong_labels_in(
     outcome: Outcome, data: ImageSet, labels: Sequence[str], count: int = COUNT
 ) -> tuple[Mistake, ...]:
-    """Images with a label that the model missed, or gave wrongly, and was surest about."""
+    """Images with a label that the model confidently missed or predicted wrongly."""
     found = []
     for row in worst_labels(outcome, count):
         probabilities, truth = outcome.logits[row].double().sigmoid(), outcome.labels[row]
@@ -70,7 +70,7 @@ def wrong_labels_in(
 def wrong_values_in(
     outcome: Outcome, data: ImageSet, labels: Sequence[str], count: int = COUNT
 ) -> tuple[Mistake, ...]:
-    """Images whose values the model was farthest off."""
+    """Images with the largest errors in values."""
     found = []
     for row in worst_values(outcome, count):
         told, truth = outcome.logits[row].tolist(), outcome.labels[row].tolist()
@@ -96,7 +96,7 @@ def _name(data: ImageSet, number: int) -> str:
 
 
 def draw_mistakes(mistakes: Sequence[Mistake]) -> Html:
-    """A grid of pictures with what they are and what the model said."""
+    """Draw a grid of images with their true and predicted labels."""
     return element("div", *map(_card, mistakes), class_="pictures")
 
 

@@ -1,4 +1,4 @@
-"""Any number of labels an image: how well each is found, and the worst mistakes."""
+"""Multi-label reports: metrics of each label, and the worst mistakes."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,12 +11,12 @@ from vitlab.report.run.images import draw_mistakes
 from vitlab.report.svg import Scale, draw_strip, svg, text
 
 SHOWN = 25
-"""Labels that get bars; of more, the weakest."""
+"""Number of labels with bars; of more, the weakest."""
 ROW, WIDTH = 20.0, 520.0
 
 
 def figure(evaluation: MultiLabelEvaluation, split: str) -> Html:
-    """The mean average precision and its interval."""
+    """Mean average precision and its interval."""
     low, high = evaluation.interval
     return element(
         "div",
@@ -36,7 +36,7 @@ def figure(evaluation: MultiLabelEvaluation, split: str) -> Html:
 
 
 def tiles(evaluation: MultiLabelEvaluation) -> Iterator[tuple[str, str]]:
-    """Figures of the labels that are given."""
+    """Metrics of the predicted labels."""
     yield "micro F1", percent(evaluation.micro_f1)
     yield "macro F1", percent(evaluation.macro_f1)
     yield "all labels right", percent(evaluation.exact)
@@ -44,7 +44,7 @@ def tiles(evaluation: MultiLabelEvaluation) -> Iterator[tuple[str, str]]:
 
 
 def findings(evaluation: MultiLabelEvaluation) -> Iterator[str]:
-    """What the numbers say."""
+    """Main findings, as sentences."""
     present = [item for item in evaluation.classes if item.support]
     if len(present) > 1:
         best, worst = max(present, key=_precision), min(present, key=_precision)
@@ -56,7 +56,7 @@ def findings(evaluation: MultiLabelEvaluation) -> Iterator[str]:
 
 
 def sections(report: Report) -> Iterator[Section]:
-    """Each label, and the worst mistakes."""
+    """Metrics of each label, and the worst mistakes."""
     evaluation = report.evaluation
     assert isinstance(evaluation, MultiLabelEvaluation)
     bars = _bars(evaluation) if any(item.support for item in evaluation.classes) else None

@@ -1,4 +1,4 @@
-"""The page: sections in the order in which one asks."""
+"""The page: sections in the order of a reader's questions."""
 
 import base64
 from collections.abc import Callable, Iterator
@@ -27,15 +27,15 @@ from vitlab.report.run.facts import (
 )
 from vitlab.report.style import STYLE
 
-# How each task is shown: its figure, tiles, sentences and sections.
+# Presentation of each task: its main metric, tiles, sentences and sections.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """What a page shows of an evaluation of one task."""
+    """Presentation of an evaluation of one task."""
 
     figure: Callable[[Any, str], Html]
-    """The number that counts, given the evaluation and the split."""
+    """Main metric, given the evaluation and the split."""
     tiles: Callable[[Any], Iterator[tuple[str, str]]]
     findings: Callable[[Any], Iterator[str]]
     sections: Callable[[Report], Iterator[Section]]
@@ -56,11 +56,11 @@ VIEWS = {
 }
 
 
-# The first thing one sees: how good the model is, how sure that is, and what it cost.
+# The top of the page: quality of the model, its uncertainty, and its cost.
 
 
 def draw_headline(report: Report) -> Html | None:
-    """The figure that counts, with its interval, beside a few tiles."""
+    """Draw the main metric, with its interval, beside a few tiles."""
     tiles = [
         element("div", element("b", value), element("span", name), class_="tile")
         for name, value in _tiles(report)
@@ -77,7 +77,7 @@ def draw_headline(report: Report) -> Html | None:
 
 
 def findings(report: Report) -> Html | None:
-    """What the numbers say, in sentences."""
+    """Main findings, as sentences."""
     found = report.evaluation
     sentences = [*(VIEWS[found.task].findings(found) if found else ()), *report.notes]
     return element("p", " ".join(sentences), class_="findings") if sentences else None
@@ -106,7 +106,7 @@ def heading(report: Report) -> Html:
 
 
 def render(report: Report) -> str:
-    """The whole page, with everything it needs inside."""
+    """The whole page, self-contained."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -145,7 +145,7 @@ def _sections(report: Report) -> Iterator[Html]:
 
 
 def show(drawing: Drawing) -> Html:
-    """A figure on white, with what it is."""
+    """Show a figure on white, with its description."""
     picture = f"data:image/svg+xml;base64,{base64.b64encode(drawing.svg).decode()}"
     image = element("img", src=picture, alt=drawing.caption)
     framed = element("div", image, class_="drawing")
@@ -192,14 +192,14 @@ def write_report(run: Path, report: Report) -> Path:
 
 
 def write_page(path: Path, report: Report) -> Path:
-    """Write the page to a file of any name, whole or not at all."""
+    """Write the page to a file of any name, atomically."""
     with replacing(path) as file:
         file.write(render(report).encode(errors="replace"))
     return path
 
 
 def read_metrics(path: Path) -> tuple[Point, ...]:
-    """The lines of `metrics.jsonl`; a last one that was cut off while being written is left out."""
+    """Lines of `metrics.jsonl`; a last line that was cut off while being written is skipped."""
     lines = path.read_bytes().split(b"\n")
     try:
         return tuple(_point(parse_json(line)) for line in lines[:-1] if line)

@@ -1,4 +1,4 @@
-"""Values told from images: predicted against true, how far off, and the worst mistakes."""
+"""Regression reports: predicted against true values, errors, and the worst mistakes."""
 
 from collections.abc import Iterator
 
@@ -12,12 +12,12 @@ from vitlab.report.run.images import draw_mistakes
 from vitlab.report.svg import Axis, Frame, draw_strip, nice_ticks, write_number
 
 DOTS = 2000
-"""Images that a scatter shows; of more, some at equal distances."""
+"""Number of images in a scatter plot; of more, an even sample."""
 BARS = 24
 
 
 def figure(evaluation: RegressionEvaluation, split: str) -> Html:
-    """The mean absolute error and its interval, and what part of the variance is told."""
+    """Mean absolute error and its interval, and the share of the variance explained."""
     first = evaluation.values[0]
     low, high = first.mae_interval
     of = "" if len(evaluation.values) == 1 else f" of {first.label}"
@@ -46,7 +46,7 @@ def _share(item: ValueMetrics) -> Html | None:
 
 
 def tiles(evaluation: RegressionEvaluation) -> Iterator[tuple[str, str]]:
-    """More figures of the first value."""
+    """Further metrics of the first value."""
     first = evaluation.values[0]
     yield "R²", "–" if first.r2 is None else f"{first.r2:.3f}"
     yield "root mean squared error", f"{first.rmse:.4g}"
@@ -54,7 +54,7 @@ def tiles(evaluation: RegressionEvaluation) -> Iterator[tuple[str, str]]:
 
 
 def findings(evaluation: RegressionEvaluation) -> Iterator[str]:
-    """What the numbers say."""
+    """Main findings, as sentences."""
     for item in evaluation.values:
         if item.mean_mae:
             gain = 1 - item.mae / item.mean_mae
@@ -63,7 +63,7 @@ def findings(evaluation: RegressionEvaluation) -> Iterator[str]:
 
 
 def sections(report: Report) -> Iterator[Section]:
-    """Predicted against true, errors, and the worst mistakes."""
+    """Predicted against true values, errors, and the worst mistakes."""
     evaluation = report.evaluation
     assert isinstance(evaluation, RegressionEvaluation)
     for i, item in enumerate(evaluation.values):
@@ -86,7 +86,7 @@ def sections(report: Report) -> Iterator[Section]:
 
 
 def _scatter(label: str, truth: np.ndarray, told: np.ndarray) -> Html:
-    # A few answers beyond all bounds may leave the picture at its edge.
+    # A few predictions out of range may be clipped at the edge.
     low = min(float(truth.min()), float(np.quantile(told, 0.001)))
     high = max(float(truth.max()), float(np.quantile(told, 0.999)))
     ticks = nice_ticks(low, high)

@@ -1,4 +1,4 @@
-"""Whether the model knows how sure it may be: confidence against accuracy."""
+"""Calibration of the model: confidence against accuracy."""
 
 from collections.abc import Iterator
 
@@ -9,12 +9,12 @@ from vitlab.report.run.curves import path
 from vitlab.report.svg import Axis, Frame, write_percent
 
 RARE = 0.001
-"""Bins with a smaller part of the images say nothing."""
+"""Bins with a smaller share of the images are not meaningful."""
 TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def draw_reliability(evaluation: Evaluation) -> Html:
-    """Accuracy by confidence, as the model is and with its temperature."""
+    """Draw accuracy by confidence, without and with temperature."""
     scaled = evaluation.scaled
     after = None if scaled is None else scaled.reliability
     keys = [_bar_key()] if after is None else [_bar_key(), _line_key()]
@@ -33,7 +33,7 @@ def draw_reliability(evaluation: Evaluation) -> Html:
 
 
 def draw_confidences(evaluation: Evaluation) -> Html:
-    """How many images there are at each confidence."""
+    """Draw the number of images at each confidence."""
     bins = evaluation.reliability.bins
     top = max(item.count for item in bins) / evaluation.images
     high = next(limit for limit in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0) if top <= limit)

@@ -1,4 +1,4 @@
-"""From the image to the tokens that the heads read: the first part of the page."""
+"""From the image to the input of the heads: the first part of the page."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ Pixels = UInt8[np.ndarray, "H W 3"]
 
 
 def steps_before(walk: Walkthrough, config: ViTConfig, pixels: Pixels) -> Iterator[Step]:
-    """The image, its patches, tokens, prefix tokens, positions, and what a block makes of them."""
+    """Steps for image, patches, tokens, prefix tokens, positions, and the block's input norm."""
     yield from _patches(walk, config, pixels)
     yield from _tokens(walk, config)
     yield from _prefix(walk, config)
@@ -34,7 +34,7 @@ def steps_before(walk: Walkthrough, config: ViTConfig, pixels: Pixels) -> Iterat
 
 
 def _patch(walk: Walkthrough) -> int | None:
-    """The patch that is followed, where the stem has the same grid as the block."""
+    """Patch that is followed, if the stem has the same grid as the block."""
     return walk.query - walk.prefix if walk.grid == walk.embedded.grid else None
 
 

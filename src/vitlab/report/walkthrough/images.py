@@ -1,6 +1,6 @@
-"""Tensors and images as small pictures inside a page: one cell a number, no library but Pillow.
+"""Tensors and images as small images inside a page: one cell per number, with Pillow only.
 
-Colours stand on a transparent ground, so that zero is the page's own colour, light or dark.
+Colours are drawn on a transparent background: zero has the page's own colour, light or dark.
 """
 
 import base64
@@ -13,13 +13,13 @@ from PIL import Image, ImageDraw
 from vitlab.report.html import Html, element, join
 
 POSITIVE, NEGATIVE = (213, 94, 0), (0, 114, 178)
-"""Okabe and Ito's orange and blue, which every kind of colour vision tells apart."""
+"""Okabe and Ito's orange and blue, distinct with every kind of colour vision."""
 MOST = 320
-"""Rows or columns of one picture; of a larger tensor every second one is shown, or third."""
+"""Rows or columns of one image; of a larger tensor, every second or third."""
 SIDE = 600
-"""Pixels of the longer side of a photograph, about; screens show two of them as one."""
+"""Approximate pixels of the longer side of a photograph; screens may show two of them as one."""
 WIDE = 372
-"""Pixels that a matrix is wide or high in the page: two fit beside one another."""
+"""Width or height of a matrix in the page, in pixels: two fit side by side."""
 MARK = (240, 120, 20)
 
 Numbers = Float[np.ndarray, "rows columns"]
@@ -33,7 +33,7 @@ def tensor(
     row: int | None = None,
     side: int = WIDE,
 ) -> Html:
-    """A picture of a matrix with its name and shape; one row may be marked."""
+    """Image of a matrix with its name and shape; one row may be marked."""
     steps = tuple(-(-size // MOST) for size in values.shape)
     shown = values[:: steps[0], :: steps[1]]
     size = ", ".join(map(str, values.shape))
@@ -55,7 +55,7 @@ def tensor(
 
 
 def vector(name: str | Html, values: Float[np.ndarray, " n"], *, note: str = "") -> Html:
-    """A picture of one vector, and its first numbers."""
+    """Image of one vector, and its first numbers."""
     first = ", ".join(number(value) for value in values[:4])
     more = ", …" if len(values) > 4 else ""
     frame = element(
@@ -80,7 +80,7 @@ def photograph(
     weights: Float[np.ndarray, " P"] | None = None,
     small: bool = False,
 ) -> Html:
-    """The image, its patches, one of them marked, each as bright as its weight."""
+    """Image with its patches, one of them marked, each with the brightness of its weight."""
     factor = max(1, round(SIDE / (2 if small else 1) / max(pixels.shape[:2])))
     large = pixels.repeat(factor, axis=0).repeat(factor, axis=1)
     if weights is not None and grid is not None:
@@ -96,33 +96,33 @@ def photograph(
 
 
 def coloured(values: Numbers) -> UInt8[np.ndarray, "rows columns 4"]:
-    """Orange above zero and blue below, the stronger the farther; grey where there is no number."""
+    """Orange above zero and blue below, stronger with distance; grey for missing numbers."""
     finite = np.isfinite(values)
     known = np.where(finite, values, 0.0)
     top = float(np.abs(known).max(initial=0.0))
     strength = np.clip(np.abs(known) / top, 0.0, 1.0) if top else np.zeros_like(known)
     cells = np.empty((*values.shape, 4), dtype=np.uint8)
     cells[..., :3] = np.where((known > 0)[..., None], POSITIVE, NEGATIVE)
-    # A root: most numbers are small beside the largest, and should be seen.
+    # Square root: most numbers are small beside the largest, and should be visible.
     cells[..., 3] = np.rint(255 * np.sqrt(strength))
     cells[~finite] = (128, 128, 128, 90)
     return cells
 
 
 def png(cells: UInt8[np.ndarray, "rows columns 4"]) -> str:
-    """A data address of a PNG of these cells."""
+    """Data URL of a PNG of these cells."""
     return png_of(Image.fromarray(cells))
 
 
 def png_of(picture: Image.Image) -> str:
-    """A data address of a PNG."""
+    """Data URL of a PNG."""
     file = io.BytesIO()
     picture.save(file, format="png")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
 def number(value: float) -> str:
-    """Four digits behind the point, with a real minus; tiny numbers by their power of ten."""
+    """Four decimals, with a typographic minus; tiny numbers by their power of ten."""
     if not np.isfinite(value):
         return "−∞"
     text = f"{value:.1e}" if 0 < abs(value) < 5e-5 else f"{value:.4f}"
@@ -132,7 +132,7 @@ def number(value: float) -> str:
 def _lit(
     pixels: UInt8[np.ndarray, "H W 3"], weights: Float[np.ndarray, "h w"]
 ) -> UInt8[np.ndarray, "H W 3"]:
-    """The picture in grey and dark where little is looked at, as it is where most is."""
+    """Image dimmed and grey where attention is low, unchanged where it is highest."""
     height, width = pixels.shape[:2]
     rows = np.arange(height) * weights.shape[0] // height
     columns = np.arange(width) * weights.shape[1] // width
@@ -159,13 +159,13 @@ def _draw_grid(
 
 
 def _marked(row: int, rows: int) -> Html:
-    """A frame over one row of the picture below it."""
+    """Frame over one row of the image below it."""
     place = f"top: {100 * row / rows:.3f}%; height: {100 / rows:.3f}%"
     return element("span", class_="marked", style=place)
 
 
 def _width(rows: int, columns: int, side: int) -> int:
-    """Pixels that a matrix is wide: cells that can be seen, and no picture too large."""
+    """Width of a matrix in pixels: visible cells, and a limited size."""
     cell = min(12.0, side / columns, side / rows)
     return max(24, round(columns * cell))
 

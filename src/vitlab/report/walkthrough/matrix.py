@@ -18,20 +18,20 @@ from vitlab.report.walkthrough.words import (
 )
 
 THIRD = 236
-"""Pixels of matrices of which three stand side by side."""
+"""Pixels of a matrix if three are side by side."""
 HEADS = 16
-"""Heads whose maps are shown."""
+"""Number of heads whose maps are shown."""
 
 
 def steps_of_matrices(followed: Followed) -> Iterator[Step]:
-    """The same for every token, as products of matrices."""
+    """Steps for all tokens, as products of matrices."""
     yield _projected(followed)
     yield _compared(followed)
     yield _summed(followed)
 
 
 def steps_of_heads(followed: Followed) -> Iterator[Step]:
-    """The heads side by side, their projection, and what becomes of it."""
+    """Steps of the concatenated heads, their projection, and the residual sum."""
     yield _joined(followed)
     yield from _output(followed)
     yield _residual(followed)

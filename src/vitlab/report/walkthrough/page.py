@@ -12,7 +12,7 @@ from vitlab.report.walkthrough.matrix import steps_of_heads, steps_of_matrices
 from vitlab.report.walkthrough.query import Followed, steps_of_a_query
 from vitlab.report.walkthrough.words import Step, numbers, paragraph
 
-# The looks of the walkthrough: the report's colours, one column to read from top to bottom.
+# Style of the walkthrough: the report's colours, one column to read from top to bottom.
 
 RULES = """
 * { box-sizing: border-box; }
@@ -91,17 +91,17 @@ Parts = Sequence[tuple[str, Sequence[Step]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What is told, and of which model and image."""
+    """Content of the page, with its model and image."""
 
     followed: Followed
     model: str
     image: str
     fresh: bool
-    """The weights are random: nobody has trained them."""
+    """True if the weights are random, not trained."""
 
 
 def render(page: Page) -> str:
-    """The whole page, with everything it needs inside."""
+    """The whole page, self-contained."""
     followed = page.followed
     pixels: Pixels = followed.pixels
     parts: Parts = [

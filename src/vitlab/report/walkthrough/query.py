@@ -1,4 +1,4 @@
-"""One query, followed by hand: the second part of the page."""
+"""Step-by-step computation for one query: the second part of the page."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ from vitlab.report.walkthrough.words import (
 )
 
 SHOWN = 6
-"""Keys of the tables that are looked at most; the query itself and the prefix are there too."""
+"""Number of keys with the largest weights in the tables, besides the query and the prefix."""
 FIRST = 4
-"""Numbers of a value that a table shows."""
+"""Number of entries of a value that a table shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Followed:
-    """A walkthrough with what the texts need to speak of it."""
+    """A walkthrough with the data for its texts."""
 
     walk: Walkthrough
     config: ViTConfig
@@ -47,12 +47,12 @@ class Followed:
 
     @property
     def width(self) -> int:
-        """Of one head."""
+        """Width of one head."""
         return self.walk.head.q.shape[1]
 
     @property
     def shown(self) -> list[int]:
-        """Keys that the tables show, in the order of the sequence."""
+        """Keys shown in the tables, in the order of the sequence."""
         weights = self.walk.head.weights[self.walk.query]
         most = weights.argsort(descending=True, stable=True)[:SHOWN].tolist()
         first = [0] if self.walk.prefix else []
@@ -145,7 +145,7 @@ def _turns(followed: Followed) -> Iterator[Step]:
 
 
 def asked_and_offered(followed: Followed) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queries and keys as they meet: behind all that a model does with them."""
+    """Queries and keys after all transformations of the model."""
     head = followed.walk.head
     return head.turned or head.normed or (head.q, head.k)
 
@@ -303,7 +303,7 @@ def _prefix_share(followed: Followed) -> str:
 def _map(
     followed: Followed, values: torch.Tensor, caption: str, *, least: float | None = None
 ) -> Html:
-    """Numbers of the patches over the image, the least dark and the largest as it is."""
+    """Values of the patches over the image, the smallest dark and the largest unchanged."""
     walk = followed.walk
     patches = values[walk.prefix :]
     finite = patches.isfinite()

@@ -1,4 +1,4 @@
-"""What the chapters are written with: steps, formulas, worked sums, and names of tokens."""
+"""Elements of the chapters: steps, formulas, worked sums, and names of tokens."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from vitlab.report.html import Child, Html, element, join
 from vitlab.report.walkthrough.images import number
 
 TERMS = 3
-"""Products of a sum that are written out."""
+"""Number of products of a sum that are written out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Step:
 
 
 def paragraph(*parts: Child) -> Html:
-    """Text, perhaps with markup in it."""
+    """Text, possibly with markup."""
     return element("p", *parts)
 
 
@@ -35,7 +35,7 @@ def formula(text: str) -> Html:
 
 
 def maths(text: str) -> Html:
-    """The same inside of a sentence."""
+    """A formula within a sentence."""
     parts: list[Child] = []
     rest = text
     while rest:
@@ -53,7 +53,7 @@ def maths(text: str) -> Html:
 
 
 def tensors(*figures: Child) -> Html:
-    """Pictures beside one another, as many as fit."""
+    """Images side by side, as many as fit."""
     return element("div", *figures, class_="tensors")
 
 
@@ -79,7 +79,7 @@ def worked(what: str, first: Sequence[float], second: Sequence[float], bias: flo
 
 
 def worked_row(what: str, layer: Linear, x: Float[Tensor, " I"]) -> Html:
-    """The first number that a linear layer gives for a vector."""
+    """First output of a linear layer for a vector."""
     bias = None if layer.bias is None else float(layer.bias[0])
     return worked(what, layer.weight[0].tolist(), x.tolist(), bias)
 
@@ -111,5 +111,5 @@ def token_name(walk: Walkthrough, token: int, *, class_token: bool) -> str:
 
 
 def numbers(values: Float[Tensor, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    """As NumPy has them."""
+    """Values as a NumPy array."""
     return values.numpy()
