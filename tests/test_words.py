@@ -1,0 +1,79 @@
+"""Docstrings and comments are plain English: they name their result, without pronoun clauses."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import vitlab
+
+ROOT = Path(vitlab.__file__).parent
+PACKAGES = (
+    *("data", "evaluation", "explain", "exporting", "images", "io"),
+    *("machine", "models", "nn", "report", "weights"),
+)
+OPENINGS = re.compile(r"(What|Whom|Whose|Who|Which|Where|How|Whether|The same|Nobody|Somebody)\b")
+PHRASES = re.compile(
+    r"\b(told|tells?|asked|somebody|nobody|whom|whoever|the same of|deployed|pictures?)\b",
+    re.IGNORECASE,
+)
+NAMES = re.compile(r"`[^`]*`")
+
+
+def docstrings(code: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every docstring, including those of fields and constants."""
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, text
+
+
+def comments(code: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every comment."""
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("# ")
+
+
+def faults(code: str) -> list[str]:
+    """Docstrings and comments with a forbidden opening or phrase; names in backticks are exempt."""
+    opened = [
+        f"{line}: opens with {found[0]!r}"
+        for line, text in docstrings(code)
+        if (found := OPENINGS.match(text))
+    ]
+    phrased = [
+        f"{line}: contains {found[0]!r}"
+        for line, text in (*docstrings(code), *comments(code))
+        if (found := PHRASES.search(NAMES.sub("", text)))
+    ]
+    return opened + phrased
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_and_comments_are_plain_english(package: str) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files
+    found = {
+        str(file.relative_to(ROOT)): lines
+        for file in files
+        if (lines := faults(file.read_text(encoding="utf-8")))
+    }
+    assert not found
+
+
+def test_a_pronoun_clause_is_a_fault() -> None:
+    code = 'size = 1\n"""What the model is told."""\ndepth = 2  # as nobody asked\n'
+    assert faults(code) == [
+        "2: opens with 'What'",
+        "2: contains 'told'",
+        "3: contains 'nobody'",
+    ]
+
+
+def test_names_in_backticks_are_exempt() -> None:
+    assert not faults('"""Name of the score, `told` / `asked`."""\n')
