@@ -85,12 +85,14 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
         return list(callers.map(begin, calls))
 
 
-def settled(count: int) -> int:
-    """The number of threads, as soon as it is `count`; threads need a moment to end."""
+def threads_beyond(before: list[threading.Thread], *, least: int = 0) -> int:
+    """Number of threads that are new since `before`, once it is `least`: they take time to end."""
     deadline = time.monotonic() + 10
-    while threading.active_count() != count and time.monotonic() < deadline:
+    while (new := len(set(threading.enumerate()) - set(before))) > least:
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.01)
-    return threading.active_count()
+    return new
 
 
 SHARES = (
@@ -143,19 +145,19 @@ def test_engines_use_all_cores() -> None:
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
 def test_an_engine_takes_its_threads_with_it(closed: bool) -> None:
-    before = threading.active_count()
+    before = threading.enumerate()
     engine = engine_of(Adding())
     engine.predict(np.zeros((4, *SHAPE), np.float32))
-    assert threading.active_count() == before + 2
+    assert threads_beyond(before, least=2) == 2
     if closed:
         engine.close()
-        assert threading.active_count() == before
+        assert threads_beyond(before, least=100) == 0
         engine.predict(np.zeros((4, *SHAPE), np.float32))  # and can be used again
     gone = weakref.ref(engine)
     del engine
     gc.collect()
     assert gone() is None
-    assert settled(before) == before
+    assert threads_beyond(before) == 0
 
 
 def test_predictors_leave_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,12 +165,12 @@ def test_predictors_leave_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     model = vitlab.load("cifar10", engine="onnxruntime")
     pictures = [np.full((32, 32, 3), level, np.uint8) for level in (0, 90, 180, 255)]
-    before = threading.active_count()
+    before = threading.enumerate()
     for _ in range(3):
         model.predict(pictures)
-        assert threading.active_count() == before
+        assert threads_beyond(before, least=100) == 0
     model.predict(pictures, batch_size=2)
-    assert threading.active_count() == before
+    assert threads_beyond(before, least=100) == 0
 
 
 def test_callers_at_once_share_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
