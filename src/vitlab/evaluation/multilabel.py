@@ -160,7 +160,7 @@ def _label_metrics(
 
 
 def worst_labels(outcome: Outcome, count: int) -> list[int]:
-    """Rows with the least probability of their labels, worst first; only those with a mistake."""
+    """Rows by the loss of their worst label, the largest first; only those with a mistake."""
     logits = outcome.logits.double()
     each = F.binary_cross_entropy_with_logits(logits, outcome.labels.double(), reduction="none")
     wrong = ((logits >= 0) != outcome.labels).any(dim=1)

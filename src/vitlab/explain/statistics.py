@@ -90,7 +90,7 @@ class Gatherer:
 
 
 def batch_size_for(model: nn.Module, numbers: int = 1 << 26, most: int = 32) -> int:
-    """Batch size that keeps the attention of one block within so many numbers."""
+    """Batch size that keeps the attention of one block within this many `numbers`."""
     if not isinstance(model, VisionTransformer):
         return most
     config = model.config
