@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from vitlab.data.loading.batch import Batch
 from vitlab.models.build import create_model
 from vitlab.training.config import TrainConfig
-from vitlab.training.loop import Goal, RunFiles, fit
+from vitlab.training.loop import RunFiles, fit
+from vitlab.training.loss import Goal
 from vitlab.training.state import TrainState, new_state
 
 CONFIG = TrainConfig(model="vit_test", batch_size=8, evaluations=2, checkpoint_every=2)

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitlab.classify.predictor import told
-from vitlab.data.loading.batch import normalise
+from vitlab.data.images import normalise
 from vitlab.errors import InputError, UnknownName, WeightsError
 from vitlab.explain.explanation import Explanation
 from vitlab.explain.methods import Answer, explain, images_at_once

@@ -10,7 +10,6 @@ import torch
 
 from vitlab.data.datasets import DataSource, open_data
 from vitlab.data.images import ArraySet, FileSet, ImageSet
-from vitlab.data.sources.folder import TEST, TRAIN, has_splits, image_files
 from vitlab.errors import DataError, UnknownName, suggest
 from vitlab.images.find import ENDINGS, matching, pointed_at
 from vitlab.registry import DATASETS
@@ -63,7 +62,7 @@ def open_named(name: str) -> ImageSet | None:
     if dataset not in DATASETS or not number.isdecimal():
         return None
     source = open_data(dataset)
-    images = source.open_train() if split == TRAIN else source.open_test and source.open_test()
+    images = source.open_train() if split == "train" else source.open_test and source.open_test()
     if images is None or int(number) >= len(images):
         return None
     return images.subset(torch.tensor([int(number)]))
@@ -88,6 +87,8 @@ def _files(spec: str) -> Iterator[tuple[str, str]]:
 
 
 def _folder(root: Path) -> Iterator[tuple[str, str]]:
+    from vitlab.data.sources.folder import TEST, TRAIN, has_splits, image_files
+
     splits = {TRAIN, *TEST} if has_splits(root) else set()
     for path in sorted(image_files(root)):
         parts = Path(path).relative_to(root).parts

@@ -20,7 +20,7 @@ from vitlab.evaluation.classification import collect
 from vitlab.experiments.result import TRAIN_ACCURACY
 from vitlab.jobs.run import Job, Watcher, evaluation_batch
 from vitlab.jobs.run_folder import read_plan
-from vitlab.jobs.run_machine import best_device
+from vitlab.machine.device import best_device
 from vitlab.models.cost import PeakMemory
 from vitlab.report.run.page import read_metrics
 from vitlab.training.step import backward, train_step

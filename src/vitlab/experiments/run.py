@@ -31,9 +31,8 @@ from vitlab.experiments.training import complete, drop_checkpoints
 from vitlab.experiments.write import write, write_tables
 from vitlab.jobs.run import Watcher
 from vitlab.jobs.run_data import check_judged, check_split
-from vitlab.jobs.run_machine import best_device
 from vitlab.jobs.train import channels_of, settings_for
-from vitlab.machine.device import fast_precision
+from vitlab.machine.device import best_device, fast_precision
 from vitlab.registry import DATASETS
 from vitlab.report.plots import check_matplotlib
 

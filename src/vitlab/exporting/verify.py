@@ -11,8 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitlab.data.datasets import open_data
-from vitlab.data.images import ArraySet
-from vitlab.data.loading.batch import normalise
+from vitlab.data.images import ArraySet, normalise
 from vitlab.errors import Disagrees
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.cost import image_shape

@@ -25,7 +25,7 @@ from vitlab.evaluation.classification import Batches, Outcome, collect, collect_
 from vitlab.jobs.objective import JUDGES
 from vitlab.jobs.run_data import absent_classes, divided
 from vitlab.jobs.run_folder import read_plan, read_survey
-from vitlab.jobs.run_machine import best_device
+from vitlab.machine.device import best_device
 from vitlab.models.build import create_model
 from vitlab.report.run import Judged, Report, describe_data, describe_model
 from vitlab.training.config import TrainConfig

@@ -1,7 +1,7 @@
 """`vitlab explain`: what a model looks at in pictures, as numbers and as a figure."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from vitlab.explain.limits import LONGEST, MOST, SHOWN
 from vitlab.explain.request import Ask
 from vitlab.images.pixels import reading
 from vitlab.images.preprocessing import Source
-from vitlab.jobs.features import Watch
-from vitlab.jobs.run_machine import best_device
+from vitlab.machine.device import best_device
 from vitlab.weights.labels import Labels
+
+Watch = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
 
 # Which pictures are explained: files, folders, patterns, datasets, and images of a dataset.
 

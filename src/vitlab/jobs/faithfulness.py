@@ -31,9 +31,8 @@ from vitlab.explain.methods import every_method, images_at_once
 from vitlab.explain.request import METHODS, Ask, Method, answerable
 from vitlab.images.pixels import reading
 from vitlab.io.text import literal
-from vitlab.jobs.explain import choose, reads
-from vitlab.jobs.features import Watch
-from vitlab.jobs.run_machine import best_device
+from vitlab.jobs.explain import Watch, choose, reads
+from vitlab.machine.device import best_device
 from vitlab.models.vit import VisionTransformer
 from vitlab.weights.labels import Labels
 

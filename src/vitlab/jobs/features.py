@@ -16,7 +16,7 @@ from vitlab.data.loading.loader import batches_for_evaluation
 from vitlab.data.pointed import list_images
 from vitlab.errors import DataError, InputError
 from vitlab.evaluation.feature_file import FeatureInfo, check_suffix, writing_features
-from vitlab.jobs.run_machine import best_device
+from vitlab.machine.device import best_device
 from vitlab.models.config import Size, pair
 from vitlab.models.features import Readout
 from vitlab.models.vit import VisionTransformer

@@ -20,7 +20,7 @@ from vitlab.errors import DataError, InputError, Lacks
 from vitlab.explain.statistics import Gathered, Gatherer, batch_size_for
 from vitlab.images.preprocessing import MODES, Preprocessing
 from vitlab.jobs.any_model import AnyModel, open_any
-from vitlab.jobs.run_machine import best_device
+from vitlab.machine.device import best_device
 from vitlab.models.merging import unmerged
 from vitlab.registry import DATASETS
 from vitlab.report.figures.feature_pca import spread

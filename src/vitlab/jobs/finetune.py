@@ -21,16 +21,17 @@ from vitlab.jobs.find_rate import check_plots, draw_trials
 from vitlab.jobs.run import Job, Watcher
 from vitlab.jobs.run_folder import (
     Plan,
+    Start,
     check_new,
     current_commit,
     read_plan,
     working_in,
     written,
 )
-from vitlab.jobs.run_machine import best_device
 from vitlab.jobs.run_result import Run
-from vitlab.jobs.run_start import Start, absolute, open_teacher, open_weights_for
+from vitlab.jobs.run_start import absolute, open_teacher, open_weights_for
 from vitlab.jobs.train import open_new, split_changes, take_auto, train
+from vitlab.machine.device import best_device
 from vitlab.models.config import Size, pair
 from vitlab.models.vit import VisionTransformer
 from vitlab.training.config import TrainConfig

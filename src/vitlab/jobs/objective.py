@@ -20,8 +20,9 @@ from vitlab.report.run import Judged, mistakes_in, wrong_labels_in, wrong_values
 from vitlab.report.run.content import Mistake
 from vitlab.task import Task
 from vitlab.training.config import TrainConfig
-from vitlab.training.loop import Evaluate, Goal
 from vitlab.training.loss import (
+    Evaluate,
+    Goal,
     Loss,
     binary_cross_entropy,
     cross_entropy,

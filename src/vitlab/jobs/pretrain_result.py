@@ -29,7 +29,7 @@ from vitlab.report.run.content import Data, Drawing, Model, Point
 from vitlab.report.run.curves import curves_of
 from vitlab.report.run.page import read_metrics
 from vitlab.training.config import TrainConfig
-from vitlab.training.loop import Goal
+from vitlab.training.loss import Goal
 from vitlab.training.pretraining import mean_loss, with_objective
 from vitlab.weights.bundle import save_bundle
 

@@ -42,7 +42,8 @@ from vitlab.training.budget import steps_for
 from vitlab.training.checkpoint import checkpoints, read_checkpoint, restore
 from vitlab.training.ema import averaged
 from vitlab.training.log import Metric
-from vitlab.training.loop import Evaluate, Loader, RunFiles, fit
+from vitlab.training.loop import Loader, RunFiles, fit
+from vitlab.training.loss import Evaluate
 from vitlab.training.pretraining import with_objective
 from vitlab.training.progressive_resize import check_small_sizes
 from vitlab.training.state import TrainState, new_state

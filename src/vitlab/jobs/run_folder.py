@@ -21,8 +21,8 @@ from vitlab import __version__
 from vitlab.config import from_dict, parse_json, to_dict
 from vitlab.data.images import Survey
 from vitlab.errors import ConfigError
+from vitlab.images.preprocessing import Preprocessing
 from vitlab.io.files import locked, write_json
-from vitlab.jobs.run_start import Start
 from vitlab.training.config import TrainConfig
 
 LOCK, SURVEY = ".lock", "survey.json"
@@ -30,6 +30,19 @@ LEFTOVER = re.compile(r"\..+\.(json|jsonl|html|onnx|png|safetensors|svg)\.[a-z0-
 """What `files.replacing` leaves behind when its process is killed."""
 OPTIONS = frozenset({"batch_size", "seed", "balance"})
 """Settings that have an option of their own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """Weights that a run begins with, how images are prepared for them, and who helps."""
+
+    weights: str
+    preprocessing: Preprocessing
+    new_head: bool = False
+    """Every class starts at zero, also those that the weights know by name."""
+    teacher: str | None = None
+    teacher_share: float = 0.5
+    """Of each target that the teacher decides."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from torch import nn
 from vitlab.errors import ConfigError, OutOfMemory
 from vitlab.jobs.run_folder import Plan
 from vitlab.machine.cores import cores
-from vitlab.machine.device import fast_precision
+from vitlab.machine.device import best_device, fast_precision
 from vitlab.report.plots import check_matplotlib
 from vitlab.training.batch_size import advice, fitting_batch_size
 from vitlab.training.config import TrainConfig
@@ -22,12 +22,6 @@ from vitlab.training.state import check_compiler
 Note = Callable[[str], None]
 
 log = logging.getLogger(__name__)
-
-
-def best_device() -> torch.device:
-    """The accelerator, if there is one."""
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return torch.device("cpu") if found is None else found
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What a run starts from: weights of its own, or anybody's, perhaps whitened or with a teacher."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from vitlab.data.loading.loader import batches_for_evaluation
 from vitlab.data.random import generator
 from vitlab.errors import ConfigError
 from vitlab.images.preprocessing import Preprocessing
+from vitlab.jobs.run_folder import Start
 from vitlab.models.config import Size, ViTConfig
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.init import init_zero
@@ -37,19 +38,6 @@ ADAPTED = ("classes", "channels", "image_size", "dropout", "attention_dropout", 
 
 WHITENED_AT_ONCE = 32
 """Images whose patches are in memory at the same time."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
-    """Weights that a run begins with, how images are prepared for them, and who helps."""
-
-    weights: str
-    preprocessing: Preprocessing
-    new_head: bool = False
-    """Every class starts at zero, also those that the weights know by name."""
-    teacher: str | None = None
-    teacher_share: float = 0.5
-    """Of each target that the teacher decides."""
 
 
 def open_weights_for(

@@ -1,4 +1,4 @@
-"""Numeric precision of training, and the precisions that a device supports."""
+"""The device that computes, its fast precision, and its errors about memory."""
 
 from typing import Literal
 
@@ -7,6 +7,12 @@ import torch
 from vitlab.machine import cores as runtime
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def best_device() -> torch.device:
+    """The accelerator, if there is one."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return torch.device("cpu") if found is None else found
 
 
 def dtype_of(precision: str, device: torch.device) -> torch.dtype:

@@ -4,7 +4,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import nn
 
 from vitlab.config import to_dict
 from vitlab.data.loading.batch import Batch
@@ -30,7 +29,7 @@ from vitlab.training.compute import Meter
 from vitlab.training.config import TrainConfig
 from vitlab.training.ema import averaged
 from vitlab.training.log import EventLog, MetricLog, Watch
-from vitlab.training.loss import Loss, cross_entropy
+from vitlab.training.loss import ACCURACY, Evaluate, Goal
 from vitlab.training.optim import factor
 from vitlab.training.progressive_resize import shrink, size_at
 from vitlab.training.state import TrainState
@@ -95,20 +94,6 @@ class Loader(Protocol):
         ...
 
 
-Evaluate = Callable[[nn.Module], Iterator[tuple[str, float]]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Goal:
-    """What a run makes small, and by what its best weights are chosen on held-out images."""
-
-    loss: Loss = cross_entropy
-    chosen_by: str = "accuracy"
-    """Of what `Evaluate` yields; more is better."""
-    noise: Callable[[float], float] = lambda value: 0.0
-    """How much of that value is chance: weights that are worse by less are as good."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFiles:
     """Where a run keeps what it writes while it runs."""
@@ -156,7 +141,7 @@ def fit(
     evaluate: Evaluate | None,
     files: RunFiles,
     watch: Watch,
-    goal: Goal = Goal(),  # frozen
+    goal: Goal = ACCURACY,
     teacher_flops: int = 0,
     plan: Mapping[str, Any] | None = None,
 ) -> None:

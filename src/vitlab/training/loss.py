@@ -1,10 +1,14 @@
-"""The losses of the tasks; each takes outputs, targets and the share of label smoothing."""
+"""The losses of the tasks, and the goal of a run.
 
-from collections.abc import Callable
+A loss takes outputs, targets and the share of label smoothing.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 Loss = Callable[[Tensor, Tensor, float], Tensor]
 
@@ -59,3 +63,21 @@ def squared_error(mean: Float[Tensor, " values"], std: Float[Tensor, " values"])
         return F.mse_loss(outputs.float(), wanted)
 
     return loss
+
+
+Evaluate = Callable[[nn.Module], Iterator[tuple[str, float]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goal:
+    """What a run makes small, and by what its best weights are chosen on held-out images."""
+
+    loss: Loss = cross_entropy
+    chosen_by: str = "accuracy"
+    """Of what `Evaluate` yields; more is better."""
+    noise: Callable[[float], float] = lambda value: 0.0
+    """How much of that value is chance: weights that are worse by less are as good."""
+
+
+ACCURACY = Goal()
+"""Cross-entropy, and the best accuracy."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitlab.classify.batch_size import CACHE, DEVICE_MEMORY, fitting, share_cores, within_memory
-from vitlab.data.loading.batch import normalise
+from vitlab.data.images import normalise
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.machine.cores import keep_freed_memory
 from vitlab.models.cost import Footprint

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
@@ -12,12 +10,8 @@ from torch import Tensor
 from vitlab.data.augment.config import AugmentConfig
 from vitlab.data.augment.geometry import augment_normalised, augment_pixels, which_to_mirror
 from vitlab.data.augment.mix import mix
-from vitlab.data.images import Labels
+from vitlab.data.images import Labels, normalise
 from vitlab.data.random import generator
-from vitlab.errors import DataError
-
-CACHED = 2**17
-"""Numbers that stay in a core's cache from one operation to the next."""
 
 
 class Batch(NamedTuple):
@@ -62,22 +56,3 @@ class BatchMaker:
             return Batch(pixels, labels, index)
         targets = F.one_hot(labels, self.classes).to(pixels) if labels.ndim == 1 else labels
         return Batch(*mix(pixels, targets, self.config, draw), index)
-
-
-def normalise(
-    images: UInt8[Tensor, "B C H W"], mean: tuple[float, ...], std: tuple[float, ...]
-) -> Float[Tensor, "B C H W"]:
-    """Values of 0 to 1 minus the mean, over the deviation: as `Preprocessing`, bit for bit."""
-    if images.shape[1] != len(mean):
-        raise DataError(f"images have {images.shape[1]} channels, mean {mean} has {len(mean)}")
-    centre, scale = (
-        torch.tensor(values, device=images.device)[:, None, None] for values in (mean, std)
-    )
-    if not images.is_cpu:
-        return images.float().div_(255).sub_(centre).div_(scale)
-    # NumPy requests huge pages: large batches cost half, if the allocator returns its memory.
-    result = torch.from_numpy(np.empty(images.shape, np.float32))
-    piece = max(1, CACHED // images[0].numel())
-    for part, pixels in zip(result.split(piece), images.split(piece), strict=True):
-        part.copy_(pixels).div_(255).sub_(centre).div_(scale)
-    return result

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from vitlab.data.augment.config import AugmentConfig
 from vitlab.data.augment.geometry import draw_seeds, random_crops, resize, resized_crop
-from vitlab.data.images import ArraySet, FileSet, ImageSet
-from vitlab.data.loading.batch import Batch, BatchMaker, normalise
+from vitlab.data.images import ArraySet, FileSet, ImageSet, normalise
+from vitlab.data.loading.batch import Batch, BatchMaker
 from vitlab.data.loading.file_loader import FileLoader
 from vitlab.data.loading.order import Order
 from vitlab.data.loading.pool import DecoderPool
