@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,6 +50,20 @@ def test_one_image_is_a_table(command: Command, weights: Path, folder: Path) -> 
     rows = outcome.out.splitlines()[2:]
     assert [row.split()[1] for row in rows] == [label for label, _ in expected.top]
     assert rows[0].split() == [str(path), expected.label, f"{expected.probability:.1%}"]
+
+
+def test_one_image_is_opened_once(
+    command: Command, weights: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_image, opened = Image.open, list[object]()
+
+    def counted(file: Any, *args: Any, **options: Any) -> Image.Image:
+        opened.append(file)
+        return open_image(file, *args, **options)
+
+    monkeypatch.setattr(Image, "open", counted)
+    assert command("predict", weights, next(folder.iterdir())).code == 0
+    assert len(opened) == 1
 
 
 def test_several_images_are_a_line_each(command: Command, weights: Path, folder: Path) -> None:

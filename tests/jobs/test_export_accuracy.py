@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import vitlab
 from vitlab.classify.exported_model import DeployedModel
 from vitlab.classify.open_model import open_answering
 from vitlab.errors import InputError
@@ -45,7 +46,7 @@ def test_an_exported_model_computes_the_logits_of_the_model() -> None:
     opened = open_answering("cifar10", engine="onnxruntime")
     assert isinstance(opened, DeployedModel)
     images = torch.randn(5, 3, 32, 32)
-    classifier = open_answering("cifar10", engine="torch").classifier  # type: ignore[attr-defined]
+    classifier = vitlab.load("cifar10")
     with torch.inference_mode():
         torch.testing.assert_close(
             ExportedNet(opened)(images), classifier.model(images), atol=1e-4, rtol=1e-4

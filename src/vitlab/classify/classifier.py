@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -21,17 +22,18 @@ from vitlab.explain.explanation import Explanation
 from vitlab.explain.request import Ask, Each, Method
 from vitlab.images.pixels import Given, Picture, as_picture, as_pictures, read_picture, reading
 from vitlab.images.preprocessing import Preprocessing
+from vitlab.machine.device import best_device
 from vitlab.models.cost import Footprint
 from vitlab.models.features import Readout
 from vitlab.models.merging import merging
 from vitlab.models.vit import logits_of
 from vitlab.weights.bundle import load_bundle
-from vitlab.weights.bundle_files import find_bundle, is_bundle
+from vitlab.weights.bundle_files import is_bundle
 from vitlab.weights.digest import network_digest
 from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.load import load_weights
-from vitlab.weights.names import locate
-from vitlab.weights.published import named
+from vitlab.weights.names import resolve
+from vitlab.weights.published import Checkpoint
 from vitlab.weights.reading import SUFFIXES
 from vitlab.weights.source import WeightSource
 
@@ -76,6 +78,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 class Classifier:
     """A model with all that it needs to answer for an image file."""
+
+    engine = "torch"
 
     def __init__(self, model: nn.Module, source: WeightSource, *, merge_tokens: int = 0) -> None:
         """`merge_tokens` as in `load`."""
@@ -144,6 +148,10 @@ class Classifier:
             batch_size=batch_size,
             threshold=threshold,
         )
+
+    def fingerprint(self) -> str:
+        """The same for models that give the same answers in the same words."""
+        return network_digest(self.model, self.preprocessing.to_json(), self.labels)
 
     def _measured(self) -> Footprint:
         """What an image takes in the model, measured anew only if that is another one by now."""
@@ -215,75 +223,35 @@ def load(
     **changes: Any,
 ) -> Classifier:
     """As `vitlab.load`, in torch."""
-    model, source = _read(path, labels, changes)
-    return Classifier(model, source, merge_tokens=merge_tokens)
+    return load_resolved(resolve(path), labels=labels, merge_tokens=merge_tokens, **changes)
 
 
-def _read(
-    path: str | os.PathLike[str], labels: Labels | None, changes: dict[str, Any]
-) -> tuple[nn.Module, WeightSource]:
-    if named(path) is not None:
-        model = load_weights(path, labels=labels, **changes)
-        return model, model.source
-    folder = find_bundle(locate(path))
-    if is_bundle(folder) and not changes:
-        bundled, source = load_bundle(folder)
+def load_resolved(
+    place: Checkpoint | Path, *, labels: Labels | None = None, merge_tokens: int = 0, **changes: Any
+) -> Classifier:
+    """Load what `vitlab.weights.names.resolve` found."""
+    if isinstance(place, Path) and is_bundle(place) and not changes:
+        model, source = load_bundle(place)
         if labels is not None:
-            classes: int = cast(Any, bundled).config.classes
-            source = cast(Any, bundled).source = replace(
-                source, labels=read_labels(labels, classes)
-            )
-        return bundled, source
-    model = load_weights(folder, labels=labels, **changes)
-    return model, model.source
+            classes: int = cast(Any, model).config.classes
+            source = cast(Any, model).source = replace(source, labels=read_labels(labels, classes))
+        return Classifier(model, source, merge_tokens=merge_tokens)
+    stored = place if isinstance(place, Path) else place.name
+    loaded = load_weights(stored, labels=labels, **changes)
+    return Classifier(loaded, loaded.source, merge_tokens=merge_tokens)
 
 
-# A model in torch that answers for pictures.
+def load_fast(name: str, place: Checkpoint | Path, **options: Any) -> Classifier:
+    """Load onto the best device; an error before weights that do not fit into memory are read."""
+    check_weights(name, stored_bytes(place))
+    classifier = load_resolved(place, **options)
+    classifier.model.to(best_device())
+    return classifier
 
 
-class TorchModel:
-    """A classifier on the best device that there is."""
-
-    engine = "torch"
-
-    def __init__(
-        self, model: str | os.PathLike[str], *, labels: Labels | None = None, **changes: Any
-    ) -> None:
-        check_weights(os.fspath(model), _stored_bytes(model))
-        self.classifier = load(model, labels=labels, **changes)
-        device = torch.accelerator.current_accelerator(check_available=True)
-        self.classifier.model.to(device or torch.device("cpu"))
-
-    @property
-    def merge_tokens(self) -> int:
-        """Tokens that are merged in each block."""
-        return self.classifier.merge_tokens
-
-    def require_preprocessing(self) -> Preprocessing:
-        """How images are prepared; an error where nothing says it."""
-        return self.classifier.preprocessing
-
-    def predictor(
-        self, *, batch_size: int | None = None, threshold: float | None = None
-    ) -> Predictor:
-        """What streams pictures through the model; None: batches that suit model and machine."""
-        return self.classifier.predictor(batch_size=batch_size, threshold=threshold)
-
-    def fingerprint(self) -> str:
-        """The same for models that give the same answers in the same words."""
-        return fingerprint(self.classifier)
-
-
-def _stored_bytes(model: str | os.PathLike[str]) -> int:
-    """Of the files that are about to be read; 0 where that is not known yet."""
-    if named(model) is not None:
+def stored_bytes(place: Checkpoint | Path) -> int:
+    """Size of the weight files that are about to be read; 0 for a published checkpoint."""
+    if not isinstance(place, Path):
         return 0
-    path = find_bundle(locate(model))
-    files = path.glob("*") if path.is_dir() else (path,)
+    files = place.glob("*") if place.is_dir() else (place,)
     return sum(file.stat().st_size for file in files if file.suffix in SUFFIXES and file.is_file())
-
-
-def fingerprint(classifier: Classifier) -> str:
-    """The same for models that give the same answers in the same words."""
-    prepared = classifier.preprocessing.to_json()
-    return network_digest(classifier.model, prepared, classifier.labels)

@@ -55,10 +55,6 @@ class DeployedModel:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How images are prepared, as a classifier says it."""
-        return self.require_preprocessing()
-
-    def require_preprocessing(self) -> Preprocessing:
         """How images are prepared; an error where nothing says it."""
         return self.source.require_preprocessing()
 
@@ -113,7 +109,7 @@ class DeployedModel:
             runtime=self._runtime,
             name=self.file.name,
             facts=self.deployed.facts,
-            preprocessing=self.require_preprocessing(),
+            preprocessing=self.preprocessing,
             task=cast(Task, self.source.task),
             classes=len(self.labels),
         )
@@ -129,7 +125,7 @@ class DeployedModel:
         same = None if told.quantize else told.network  # however often it is exported
         facts = [
             [same, told.merge_tokens] if same else file_digest(self.file, "sha256"),
-            self.require_preprocessing().to_json(),
+            self.preprocessing.to_json(),
             self.labels,
         ]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()

@@ -28,12 +28,12 @@ from vitlab.classify.exported_model import (
 )
 from vitlab.classify.predictor import Predictor
 from vitlab.errors import InputError, MissingExtra, UnknownName
-from vitlab.images.preprocessing import Preprocessing
 from vitlab.machine.cores import may_have_accelerator
-from vitlab.weights.bundle_files import ONNX, find_bundle, is_bundle
+from vitlab.weights.bundle_files import ONNX, is_bundle
 from vitlab.weights.labels import Labels
-from vitlab.weights.names import locate
-from vitlab.weights.published import named
+from vitlab.weights.names import resolve
+from vitlab.weights.published import Checkpoint
+from vitlab.weights.source import WeightSource
 
 if TYPE_CHECKING:
     from vitlab.classify.classifier import Classifier
@@ -60,8 +60,9 @@ class Answering(Protocol):
     def merge_tokens(self) -> int:
         """Tokens that are merged in each block."""
 
-    def require_preprocessing(self) -> Preprocessing:
-        """How images are prepared; an error where nothing says it."""
+    @property
+    def source(self) -> WeightSource:
+        """Where the model comes from, and how images are prepared for it."""
 
     def predictor(
         self, *, batch_size: int | None = None, threshold: float | None = None
@@ -93,13 +94,23 @@ def open_answering(
     suffix = Path(model).suffix
     if suffix in FILES:
         return _open_file(Path(model), engine, labels, merge_tokens, changes, quickly=quickly)
-    folder = _exported(model, changes)
-    if engine == "auto":
-        return _open_best(model, folder, labels, merge_tokens, changes, quickly=quickly)
-    if engine == "torch":
-        return _open_torch(model, labels, merge_tokens, changes)
-    if engine != "aoti" and folder is not None:
-        return open_beside(folder, engine=engine, labels=labels, merge_tokens=merge_tokens)
+    place = resolve(model)
+    folder = None if changes else _exported(place)
+    chosen = _best_engine(folder, quickly=quickly) if engine == "auto" else engine
+    if folder is not None and chosen not in ("torch", "aoti"):
+        try:
+            return open_beside(folder, engine=chosen, labels=labels, merge_tokens=merge_tokens)
+        except StaleExport as error:
+            if engine != "auto":
+                raise
+            if not merge_tokens:  # a plain file beside the weights is what there usually is
+                log.warning("%s; torch computes instead", error)
+            chosen = "torch"
+    if chosen == "torch":
+        from vitlab.classify.classifier import load_fast
+
+        name = os.fspath(model)
+        return load_fast(name, place, labels=labels, merge_tokens=merge_tokens, **changes)
     if engine in EXTRAS and find_spec(engine) is None:
         raise MissingExtra(EXTRAS[engine], f"the engine {engine}")
     kind = "aoti" if engine == "aoti" else "onnx"
@@ -138,44 +149,17 @@ def _open_file(
     return found
 
 
-def _open_best(
-    model: str | os.PathLike[str],
-    folder: Path | None,
-    labels: Labels | None,
-    merge_tokens: int,
-    changes: dict[str, Any],
-    *,
-    quickly: bool,
-) -> Answering:
+def _best_engine(folder: Path | None, *, quickly: bool) -> str:
+    """The engine for a bundle with an ONNX file, or for a model without one (None)."""
     engine = None if folder is None else onnx_engine(folder / ONNX, quickly=quickly)
-    if folder is None or engine is None or may_have_accelerator():
-        return _open_torch(model, labels, merge_tokens, changes)
-    try:
-        return open_beside(folder, engine=engine, labels=labels, merge_tokens=merge_tokens)
-    except StaleExport as error:
-        if not merge_tokens:  # a plain file beside the weights is what there usually is
-            log.warning("%s; torch computes instead", error)
-        return _open_torch(model, labels, merge_tokens, changes)
+    return "torch" if engine is None or may_have_accelerator() else engine
 
 
-def _exported(model: str | os.PathLike[str], changes: dict[str, Any]) -> Path | None:
-    """The bundle that is meant, if it holds an ONNX file and nothing is to be changed."""
-    if changes or named(model) is not None:
+def _exported(place: Checkpoint | Path) -> Path | None:
+    """The bundle, if it holds an ONNX file."""
+    if not (isinstance(place, Path) and place.is_dir() and is_bundle(place)):
         return None
-    folder = find_bundle(locate(model))
-    whole = folder.is_dir() and is_bundle(folder) and (folder / ONNX).is_file()
-    return folder if whole else None
-
-
-def _open_torch(
-    model: str | os.PathLike[str],
-    labels: Labels | None,
-    merge_tokens: int,
-    changes: dict[str, Any],
-) -> Answering:
-    from vitlab.classify.classifier import TorchModel
-
-    return TorchModel(model, labels=labels, merge_tokens=merge_tokens, **changes)
+    return place if (place / ONNX).is_file() else None
 
 
 def _ending(engine: str) -> str:
@@ -233,4 +217,4 @@ def load(
     opened = open_answering(
         path, engine=engine, labels=labels, merge_tokens=merge_tokens, **changes
     )
-    return opened if isinstance(opened, DeployedModel) else cast(Any, opened).classifier
+    return cast(Any, opened)

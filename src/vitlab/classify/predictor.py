@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vitlab.errors import InputError, WeightsError
 from vitlab.images.pixels import (
+    Decoded,
     Given,
     Picture,
     Pixels,
@@ -93,7 +94,7 @@ class Predictor:
     """Probability from which on a multi-label model's label is told."""
 
     def stream(
-        self, pictures: Iterable[Picture], *, top: int, continued: bool = False
+        self, pictures: Iterable[Picture | Decoded], *, top: int, continued: bool = False
     ) -> Generator[list[Prediction], None, None]:
         """Batch after batch of predictions, in the order of the pictures.
 
@@ -111,7 +112,7 @@ class Predictor:
                 yield from self._side_by_side(chain(begun, batches), readers, top)
 
     def _side_by_side(
-        self, batches: Iterable[Sequence[Picture]], readers: ThreadPoolExecutor, top: int
+        self, batches: Iterable[Sequence[Picture | Decoded]], readers: ThreadPoolExecutor, top: int
     ) -> Iterator[list[Prediction]]:
         engine = self.engine
         waiting: deque[Future[list[Prediction]]] = deque()
@@ -128,11 +129,11 @@ class Predictor:
                 yield waiting.popleft().result()
 
     def _submit(
-        self, readers: ThreadPoolExecutor, batch: Sequence[Picture]
+        self, readers: ThreadPoolExecutor, batch: Sequence[Picture | Decoded]
     ) -> "list[Future[Pixels | InputError]]":
         return [readers.submit(self._read, picture) for picture in batch]
 
-    def _read(self, picture: Picture) -> Pixels | InputError:
+    def _read(self, picture: Picture | Decoded) -> Pixels | InputError:
         try:
             return read_picture(picture, self.preprocessing)
         except InputError as error:
@@ -140,7 +141,7 @@ class Predictor:
 
     def _predictions(
         self,
-        batch: Sequence[Picture],
+        batch: Sequence[Picture | Decoded],
         prepared: "Sequence[Future[Pixels | InputError]]",
         top: int,
     ) -> list[Prediction]:
@@ -154,7 +155,9 @@ class Predictor:
             for picture, result in zip(batch, found, strict=True)
         ]
 
-    def _prediction(self, picture: Picture, answer: NDArray[np.float32], top: int) -> Prediction:
+    def _prediction(
+        self, picture: Picture | Decoded, answer: NDArray[np.float32], top: int
+    ) -> Prediction:
         path = path_of(picture)
         said = told(answer, self.labels, task=self.task, threshold=self.threshold, top=top)
         label, number = said[0] if said else (None, None)
@@ -164,7 +167,7 @@ class Predictor:
             )
         return Prediction(path=path, label=label, probability=number, top=said, task=self.task)
 
-    def _failure(self, picture: Picture, error: InputError) -> Prediction:
+    def _failure(self, picture: Picture | Decoded, error: InputError) -> Prediction:
         path, reason = path_of(picture), str(error)
         return Prediction(
             path=path, label=None, probability=None, top=(), error=reason, task=self.task

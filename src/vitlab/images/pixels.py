@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,18 @@ VALID = (
 )
 
 
-def read_picture(source: Picture, preprocessing: Preprocessing) -> Pixels:
-    """Pixels [C, H, W]; raises InputError with only the reason if they cannot be read."""
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Decoded:
+    """An image that was read before, with where it came from."""
+
+    source: Picture
+    pixels: Pixels
+
+
+def read_picture(source: Picture | Decoded, preprocessing: Preprocessing) -> Pixels:
+    """The pixels [C, H, W]; InputError with the reason alone when there are none to read."""
+    if isinstance(source, Decoded):
+        return source.pixels
     return read_both(source, preprocessing)[1]
 
 
@@ -105,8 +116,10 @@ def _kind(image: object) -> str:
     return type(image).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
 
 
-def path_of(source: Picture) -> str | None:
-    """Name of the image in a record: its path, `-` for bytes, None for data in memory."""
+def path_of(source: Picture | Decoded) -> str | None:
+    """What a record calls the picture: its path, `-` for bytes, nothing for what is in memory."""
+    if isinstance(source, Decoded):
+        return path_of(source.source)
     if isinstance(source, io.BytesIO):
         return "-"
     return os.fspath(source) if isinstance(source, str | os.PathLike) else None

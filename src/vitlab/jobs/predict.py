@@ -20,7 +20,7 @@ from vitlab.classify.predictor import Prediction, Predictor
 from vitlab.errors import InputError, VitlabError
 from vitlab.images.contact_sheet import LIMIT, Tile, check_name, write_contact_sheet
 from vitlab.images.find import ENDINGS, in_blocks, matching, pointed_at, walk_images
-from vitlab.images.pixels import Picture, path_of, read_picture, reading
+from vitlab.images.pixels import Decoded, Picture, path_of, read_picture, reading
 from vitlab.images.statistics import tile_image
 from vitlab.jobs.kept_export import kept_export
 from vitlab.jobs.prediction_files import PredictionFile, check_output, open_predictions
@@ -256,7 +256,7 @@ class _Job:
     each: Callable[[Prediction], None]
     watch: Watch | None
 
-    def begin(self) -> Iterator[Picture]:
+    def begin(self) -> Iterator[Picture | Decoded]:
         """The pictures, of which there is one at least; a lone file must be readable."""
         pictures = self.inputs.find()
         first = list(islice(pictures, 2))
@@ -265,10 +265,11 @@ class _Job:
             raise InputError(f"{self.sheet} shows files; found an image through standard input")
         if len(first) == 1 and (self.inputs.single or piped):
             try:
-                read_picture(first[0], self.answering.require_preprocessing())
+                pixels = read_picture(first[0], self.answering.source.require_preprocessing())
             except InputError as error:
                 name = "standard input" if piped else path_of(first[0])
                 raise InputError(f"{name}: {error}") from error
+            return iter([Decoded(source=first[0], pixels=pixels)])
         return chain(first, pictures)
 
     def describe(self, batch_size: int | None) -> Job:
@@ -293,7 +294,7 @@ class _Job:
 
     def run(
         self,
-        pictures: Iterable[Picture],
+        pictures: Iterable[Picture | Decoded],
         batch_size: int | None,
         file: PredictionFile | None = None,
     ) -> Predicted:
@@ -335,7 +336,9 @@ class _Total:
             self.found = self._inputs.count()
 
 
-def _left(pictures: Iterable[Picture], done: Counter[str | None]) -> Iterator[Picture]:
+def _left(
+    pictures: Iterable[Picture | Decoded], done: Counter[str | None]
+) -> Iterator[Picture | Decoded]:
     """The pictures that are not done; one that is named twice counts twice."""
     for picture in pictures:
         path = as_text(path_of(picture))

@@ -8,11 +8,17 @@ import re
 from pathlib import Path
 
 from vitlab.errors import WeightsError, near
+from vitlab.weights.bundle_files import find_bundle
 from vitlab.weights.bundled import bundled_folder, bundled_names
-from vitlab.weights.published import checkpoints
+from vitlab.weights.published import Checkpoint, checkpoints, named
 from vitlab.weights.reading import SUFFIXES
 
 WORD = re.compile(r"\w[\w.-]*")
+
+
+def resolve(model: str | os.PathLike[str]) -> Checkpoint | Path:
+    """The published checkpoint that a name stands for, or the path of a bundle or a weight file."""
+    return named(model) or find_bundle(locate(model))
 
 
 def locate(model: str | os.PathLike[str]) -> Path:

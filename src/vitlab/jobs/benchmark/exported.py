@@ -45,7 +45,7 @@ def prepare_exported(
     chosen = engines_of(model, engines)
     opened = open_answering(model, engine=chosen[0])
     assert isinstance(opened, DeployedModel)
-    facts, preprocessing = opened.deployed.facts, opened.require_preprocessing()
+    facts, preprocessing = opened.deployed.facts, opened.preprocessing
     shape = (batch, preprocessing.channels, *preprocessing.size)
     write_images(Path(folder), shape, pixels=facts.preprocess_inside)
     told = Prepared(
