@@ -18,8 +18,8 @@ import vitlab
 from tracer import SOURCE as ROOT
 from tracer import files_entered
 from vitlab.data.augment.config import AugmentConfig
-from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
 from vitlab.models.config import ViTConfig
+from vitlab.models.variants import ResNetConfig, TutorialCNNConfig
 from vitlab.training.config import (
     MaeConfig,
     MaskedPatchConfig,

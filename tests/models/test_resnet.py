@@ -13,7 +13,7 @@ from reference.torchvision_ops import declare
 from vitlab.config import from_dict, to_dict
 from vitlab.errors import ConfigError, InputError, UnknownName
 from vitlab.models.cnn import ResNet, TutorialCNN
-from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
+from vitlab.models.variants import ResNetConfig, TutorialCNNConfig
 
 CIFAR = ResNetConfig(family="cifar", layers=(2, 2, 2, 2), image_size=32, classes=10)
 BIT = ResNetConfig(family="bit", layers=(3, 4, 6, 3))

@@ -9,9 +9,8 @@ import torch
 import vitlab
 from vitlab.errors import ConfigError, UnknownName, VitlabError
 from vitlab.models.build import configure, create_model
-from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
 from vitlab.models.config import ViTConfig
-from vitlab.models.variants import variant, variants
+from vitlab.models.variants import ResNetConfig, TutorialCNNConfig, variant, variants
 from vitlab.models.vit import VisionTransformer
 from vitlab.registry import VARIANTS
 

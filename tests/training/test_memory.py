@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from vitlab.machine.cores import free_bytes
 from vitlab.machine.device import is_out_of_memory
-from vitlab.machine.memory import free_bytes
 from vitlab.models.cost import PeakMemory
 
 MEBI = 2**20

@@ -16,8 +16,7 @@ from vitlab.weights import bundled
 from vitlab.weights.bundle import load_bundle
 from vitlab.weights.bundle_files import read_bundle_config
 from vitlab.weights.bundled import bundled_models, bundled_name, bundled_names
-from vitlab.weights.names import locate
-from vitlab.weights.published import named
+from vitlab.weights.published import locate, named
 from weights.bundles import bundle_inside, edit_config, make_bundle, small_model
 
 NAME, SHORT = "vit_test.cifar10", "cifar10"

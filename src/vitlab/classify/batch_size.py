@@ -1,7 +1,7 @@
 """How many images at once suit a model and a machine; imports no torch."""
 
 from vitlab.errors import VitlabError
-from vitlab.machine.memory import free_bytes
+from vitlab.machine.cores import free_bytes
 
 CACHE = 5 * 2**20
 """Bytes that the largest intermediate result of a batch may take on a CPU: what is written by one

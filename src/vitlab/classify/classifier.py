@@ -32,8 +32,7 @@ from vitlab.weights.bundle_files import is_bundle
 from vitlab.weights.digest import network_digest
 from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.load import load_weights
-from vitlab.weights.names import resolve
-from vitlab.weights.published import Checkpoint
+from vitlab.weights.published import Checkpoint, resolve
 from vitlab.weights.reading import SUFFIXES
 from vitlab.weights.source import WeightSource
 
@@ -229,7 +228,7 @@ def load(
 def load_resolved(
     place: Checkpoint | Path, *, labels: Labels | None = None, merge_tokens: int = 0, **changes: Any
 ) -> Classifier:
-    """Load what `vitlab.weights.names.resolve` found."""
+    """Load what `vitlab.weights.published.resolve` found."""
     if isinstance(place, Path) and is_bundle(place) and not changes:
         model, source = load_bundle(place)
         if labels is not None:

@@ -31,8 +31,7 @@ from vitlab.errors import InputError, MissingExtra, UnknownName
 from vitlab.machine.cores import may_have_accelerator
 from vitlab.weights.bundle_files import ONNX, is_bundle
 from vitlab.weights.labels import Labels
-from vitlab.weights.names import resolve
-from vitlab.weights.published import Checkpoint
+from vitlab.weights.published import Checkpoint, resolve
 from vitlab.weights.source import WeightSource
 
 if TYPE_CHECKING:

@@ -19,10 +19,9 @@ from vitlab.jobs.run import model_config
 from vitlab.jobs.run_folder import Plan
 from vitlab.jobs.run_start import fields_for
 from vitlab.jobs.train import decide, split_changes
-from vitlab.models.cnn_config import ResNetConfig
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.cost import without_memory
-from vitlab.models.variants import ModelConfig
+from vitlab.models.variants import ModelConfig, ResNetConfig
 from vitlab.training.compute import Meter
 from vitlab.training.config import TrainConfig
 from vitlab.training.pretraining import with_objective

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from vitlab.errors import Lacks
 from vitlab.explain.embedding import principal_components
 from vitlab.models.vit import VisionTransformer
-from vitlab.nn.offset_bias import OffsetBias
 from vitlab.nn.patch_embed import ShiftedPatchEmbed
-from vitlab.nn.pos_embed import Conditional
+from vitlab.nn.pos_embed import Conditional, OffsetBias
 from vitlab.nn.resnet import StdConv2d
 from vitlab.nn.stem import HybridEmbed
 

@@ -25,8 +25,7 @@ from vitlab.weights.bundle_files import FILES, WEIGHTS, find_bundle, is_bundle, 
 from vitlab.weights.digest import network_digest
 from vitlab.weights.exported import Deployed, Facts, Quantized
 from vitlab.weights.labels import Labels, read_labels
-from vitlab.weights.names import locate
-from vitlab.weights.published import named
+from vitlab.weights.published import locate, named
 from vitlab.weights.source import WeightSource
 
 Model = str | os.PathLike[str] | Classifier | nn.Module

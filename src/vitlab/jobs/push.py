@@ -7,7 +7,7 @@ from vitlab.jobs.card import markdown, read_card
 from vitlab.weights.bundle_files import find_bundle, is_bundle
 from vitlab.weights.hub import CARD, Pushed, parse_address
 from vitlab.weights.hub import push as upload
-from vitlab.weights.names import locate
+from vitlab.weights.published import locate
 
 
 def push(

@@ -23,7 +23,6 @@ from vitlab.jobs.pretrain_result import finish_pretraining, pretraining_aim
 from vitlab.jobs.run_data import left_out, open_images, split_notes, survey_of
 from vitlab.jobs.run_folder import Plan, check_new, forget_run, write_plan, write_survey
 from vitlab.jobs.run_machine import (
-    best_device,
     check_options,
     with_fitting_batches,
     with_precision,
@@ -31,7 +30,7 @@ from vitlab.jobs.run_machine import (
 from vitlab.jobs.run_result import Run, Trained
 from vitlab.jobs.run_start import check_whitening, reopen, start_white, with_teacher
 from vitlab.machine.cores import keep_freed_memory
-from vitlab.machine.device import is_out_of_memory
+from vitlab.machine.device import best_device, is_out_of_memory
 from vitlab.models.build import configure, create_model
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.cost import weight_bytes

@@ -28,8 +28,7 @@ from vitlab.training.whiten import first_layer, whiten
 from vitlab.weights.bundle_files import find_bundle
 from vitlab.weights.bundled import bundled_name
 from vitlab.weights.load import load_weights
-from vitlab.weights.names import locate
-from vitlab.weights.published import named
+from vitlab.weights.published import locate, named
 from vitlab.weights.source import WeightSource
 
 ADAPTED = ("classes", "channels", "image_size", "dropout", "attention_dropout", "drop_path")

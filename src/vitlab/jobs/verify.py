@@ -6,7 +6,7 @@ from vitlab.classify.exported_model import check_same_weights
 from vitlab.errors import WeightsError
 from vitlab.weights.bundle import verify_copy
 from vitlab.weights.bundle_files import ONNX, WEIGHTS, find_bundle, is_bundle, verify_bundle
-from vitlab.weights.names import locate
+from vitlab.weights.published import locate
 
 
 def verify(model: str | os.PathLike[str]) -> tuple[str, ...]:

@@ -6,9 +6,8 @@ from torch import nn
 
 from vitlab.config import from_dict, to_dict
 from vitlab.models.cnn import ResNet, TutorialCNN
-from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
 from vitlab.models.config import ViTConfig
-from vitlab.models.variants import ModelConfig, variant
+from vitlab.models.variants import ModelConfig, ResNetConfig, TutorialCNNConfig, variant
 from vitlab.models.vit import VisionTransformer
 
 MODELS: dict[type[ModelConfig], type[nn.Module]] = {

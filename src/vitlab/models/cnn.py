@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.errors import InputError
-from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
 from vitlab.models.config import pair
+from vitlab.models.variants import ResNetConfig, TutorialCNNConfig
 from vitlab.nn.resnet import EXPANSION, GROUPS, StdConv2d
 
 NORM_EPS = 1e-5

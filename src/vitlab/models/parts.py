@@ -15,11 +15,10 @@ from vitlab.nn.attention import SelfAttention
 from vitlab.nn.encoder import Encoder, EncoderBlock
 from vitlab.nn.init import init_zero
 from vitlab.nn.mlp import Mlp
-from vitlab.nn.offset_bias import OffsetBias
 from vitlab.nn.patch_embed import PatchEmbed, ShiftedPatchEmbed
 from vitlab.nn.pattern import Axial, Others, Pattern, Sliding, Sparse
 from vitlab.nn.pool import AttentionPool, ClassToken, MeanPool
-from vitlab.nn.pos_embed import Conditional, Learned1d, Learned2d, Rope, SinCos2d
+from vitlab.nn.pos_embed import Conditional, Learned1d, Learned2d, OffsetBias, Rope, SinCos2d
 from vitlab.nn.resnet import ResNetTrunk
 from vitlab.nn.stem import ConvEmbed, HybridEmbed
 from vitlab.registry import ATTENTIONS, POSITIONS

@@ -1,13 +1,90 @@
-"""Names of models: a table of configurations, and one parser for `vit_b16_384_gap`."""
+"""Configs of CNN baselines, a table of named configs, and a parser for `vit_b16_384_gap`."""
 
 import re
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 from vitlab.errors import ConfigError, UnknownName
-from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
-from vitlab.models.config import ViTConfig
+from vitlab.models.config import Size, ViTConfig, check_limits, pair
 from vitlab.registry import VARIANTS
+
+# Configs of the CNN baselines; like `ViTConfig`, they name a model without importing torch.
+
+
+Family = Literal["cifar", "bit"]
+SMALLEST_TUTORIAL_IMAGE = 16
+"""Below this the tutorial's convolutions and pools leave nothing of the image."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TutorialCNNConfig:
+    """The small network of the PyTorch CIFAR-10 tutorial."""
+
+    image_size: Size = 32
+    channels: int = 3
+    classes: int = 10
+    """Outputs of the head; 0 leaves the head out and the model returns its representation."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        if min(pair(self.image_size)) < SMALLEST_TUTORIAL_IMAGE:
+            raise ConfigError(
+                f"image_size {self.image_size} is not at least {SMALLEST_TUTORIAL_IMAGE}"
+            )
+
+    @property
+    def blocks(self) -> int:
+        """Layers with weights, but for the head."""
+        return 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResNetConfig:
+    """A residual network: for 32x32 images, or BiT's."""
+
+    family: Family
+    """`cifar`: basic blocks, BatchNorm, no pooling before the last stage (arXiv:1512.03385).
+    `bit`: pre-activation bottlenecks, GroupNorm, standardised weights (arXiv:1912.11370)."""
+    layers: tuple[int, ...]
+    """Blocks in each stage; each stage after the first halves the map and doubles the width."""
+    width: int = 64
+    """Channels of the first convolution and of the first stage's blocks."""
+    image_size: Size = 224
+    """Size that the model is meant for; it takes any other, as it averages over the last map."""
+    channels: int = 3
+    classes: int = 1000
+    """Outputs of the head; 0 leaves the head out and the model returns its representation."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        if self.family not in get_args(Family):
+            raise UnknownName("family", str(self.family), get_args(Family))
+        if not self.layers or min(self.layers) < 1:
+            raise ConfigError(
+                f"layers {self.layers} needs one stage or more, each of 1 block or more"
+            )
+        check_limits(depth=self.blocks, width=self.width << min(len(self.layers), 64))
+        multiple = 32 if self.family == "bit" else 1
+        if self.width < 1 or self.width % multiple:
+            raise ConfigError(f"width {self.width} is not a positive multiple of {multiple}")
+
+    @property
+    def blocks(self) -> int:
+        """Residual blocks, each of which has tensors of its own."""
+        return sum(self.layers)
+
+
+def _check_numbers(config: TutorialCNNConfig | ResNetConfig) -> None:
+    if min(pair(config.image_size)) < 1:
+        raise ConfigError(f"image_size {config.image_size} is not at least 1")
+    if config.channels < 1:
+        raise ConfigError(f"channels {config.channels} is not at least 1")
+    if config.classes < 0:
+        raise ConfigError(f"classes {config.classes} is negative")
+    check_limits(
+        image_size=max(pair(config.image_size)), channels=config.channels, classes=config.classes
+    )
+
 
 ModelConfig = ViTConfig | ResNetConfig | TutorialCNNConfig
 

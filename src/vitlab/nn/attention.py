@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from vitlab.machine.cores import Use, attention_form, only_products
 from vitlab.nn.init import init_attention, position_table
 from vitlab.nn.merge import proportional
-from vitlab.nn.offset_bias import OffsetBias
 from vitlab.nn.pattern import Grid, Pattern, attend_in_groups, pattern_groups, pattern_mask
-from vitlab.nn.pos_embed import Places, Rope, offset_index
+from vitlab.nn.pos_embed import OffsetBias, Places, Rope, offset_index
 from vitlab.nn.resize import resize_offsets
 
 Mask = Bool[Tensor, "*#mask M N"] | Float[Tensor, "*#mask M N"]

@@ -8,6 +8,7 @@ added vector depends on the tokens.
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -182,3 +183,66 @@ def offset_index(patches: int, prefix: int, device: torch.device) -> Int[Tensor,
     index = torch.full((prefix + patches, prefix + patches), patches - 1, device=device)
     index[prefix:, prefix:] = order[:, None] - order + patches - 1
     return index
+
+
+# A learned number per head for every offset between two patches, added to the scores.
+#
+# Relative positions as in arXiv:2103.14030, section 3.2. They may start local, each head looking at
+# one neighbour: a soft convolution, as in arXiv:1911.03584.
+
+NEIGHBOURS = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1), (0, 0))
+"""Row and column of key minus query that the heads take in turn as their centre."""
+LOWEST = -8.0
+"""Where a local start ends to fall: a patch far away is seen little, but can still be learned."""
+
+
+class OffsetBias(nn.Module):
+    """What is added to the scores of each head, by row and column of key minus query."""
+
+    def __init__(self, heads: int, *, grid: Grid, local: float) -> None:
+        """With `local` 0 the table is drawn as other positions are."""
+        super().__init__()
+        self.table = position_table(heads, 2 * grid[0] - 1, 2 * grid[1] - 1)
+        if local:
+            with torch.no_grad():
+                self.table.copy_(local_table(heads, grid, local))
+
+    def forward(self, grid: Grid, prefix: int) -> Float[Tensor, "A N N"]:
+        """For every query and key; nothing where one of them is a prefix token."""
+        table = table_for(self.table, grid)
+        index = offset_index_2d(grid, table.device)  # [P, P]
+        bias = table.flatten(1).index_select(1, index.flatten()).unflatten(1, index.shape)
+        return F.pad(bias, (prefix, 0, prefix, 0)) if prefix else bias
+
+
+def local_table(heads: int, grid: Grid, local: float) -> Float[Tensor, "A h w"]:
+    """`-local` times the squared distance to the offset that is the head's own, cut at -8."""
+    centres = [NEIGHBOURS[head % len(NEIGHBOURS)] for head in range(heads)]
+    rows, columns = (torch.arange(1 - side, side, dtype=torch.float64) for side in grid)
+    tables = [
+        -local * ((rows[:, None] - row) ** 2 + (columns - column) ** 2) for row, column in centres
+    ]
+    return torch.stack(tables).clamp(min=LOWEST)
+
+
+def table_for(table: Float[Tensor, "A h w"], grid: Grid) -> Float[Tensor, "A h2 w2"]:
+    """The table of one grid for another: an offset keeps its number, as a convolution would.
+
+    Offsets beyond the table get the number of the nearest one in it.
+    """
+    for axis, side in enumerate(grid, start=1):
+        reach = table.shape[axis] // 2
+        if side - 1 != reach:
+            offsets = torch.arange(1 - side, side, device=table.device).clamp(-reach, reach)
+            table = table.index_select(axis, offsets + reach)
+    return table
+
+
+@constant
+def offset_index_2d(grid: Grid, device: torch.device) -> Int[Tensor, "P P"]:
+    """Place in the flattened table for each query (row) and key (column)."""
+    order = torch.arange(grid[0] * grid[1], device=device)
+    rows, columns = order // grid[1], order % grid[1]
+    down = rows - rows[:, None] + grid[0] - 1
+    right = columns - columns[:, None] + grid[1] - 1
+    return down * (2 * grid[1] - 1) + right

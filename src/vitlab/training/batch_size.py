@@ -11,8 +11,8 @@ from torch import nn
 
 from vitlab.data.loading.batch import Batch
 from vitlab.errors import ConfigError, OutOfMemory
+from vitlab.machine.cores import free_bytes
 from vitlab.machine.device import is_out_of_memory
-from vitlab.machine.memory import free_bytes
 from vitlab.models.config import pair
 from vitlab.models.cost import PeakMemory
 from vitlab.training.config import TrainConfig

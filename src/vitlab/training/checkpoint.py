@@ -21,9 +21,8 @@ from vitlab.config import parse_json
 from vitlab.errors import ConfigError, WeightsError
 from vitlab.io.files import replacing
 from vitlab.training.state import TrainState
-from vitlab.weights.container import open_weights
+from vitlab.weights.container import open_weights, raw_bytes, write_safetensors
 from vitlab.weights.reading import reading
-from vitlab.weights.safetensors import raw_bytes, write_safetensors
 
 KEY, CHECKSUM_KEY = "vitlab-training", "vitlab-checksum"
 NO_CHECKSUM = b"00000000"

@@ -22,7 +22,7 @@ from vitlab.config import override
 from vitlab.errors import WeightsError
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.config import ViTConfig
-from vitlab.nn.offset_bias import table_for
+from vitlab.nn.pos_embed import table_for
 from vitlab.nn.resize import ResizeMethod, resize_grid, resize_offsets
 from vitlab.weights.resolve import ADAPTED, FREE
 

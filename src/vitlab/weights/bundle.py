@@ -13,9 +13,8 @@ from vitlab.errors import VitlabError, WeightsError
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.io.files import replacing, write_json
 from vitlab.models.build import create_model
-from vitlab.models.cnn_config import ResNetConfig, TutorialCNNConfig
 from vitlab.models.config import ViTConfig
-from vitlab.models.variants import ModelConfig
+from vitlab.models.variants import ModelConfig, ResNetConfig, TutorialCNNConfig
 from vitlab.weights.bundle_files import (
     CHECKED,
     CONFIG,
@@ -27,9 +26,8 @@ from vitlab.weights.bundle_files import (
     described_file,
     read_bundle_config,
 )
-from vitlab.weights.container import CONFIG_KEY, TensorFile, open_weights
+from vitlab.weights.container import CONFIG_KEY, TensorFile, open_weights, write_safetensors
 from vitlab.weights.formats.rules import check_blocks, check_file
-from vitlab.weights.safetensors import write_safetensors
 from vitlab.weights.source import WeightSource, stored_preprocessing
 
 ARCHITECTURES: dict[str, type[ModelConfig]] = {

@@ -34,8 +34,7 @@ from vitlab.weights.formats.rules import (
     expected_shapes,
 )
 from vitlab.weights.labels import Labels, known_labels, matching, read_labels
-from vitlab.weights.names import locate
-from vitlab.weights.published import Checkpoint, known_preparation, named, prepared
+from vitlab.weights.published import Checkpoint, known_preparation, locate, named, prepared
 from vitlab.weights.reading import naming
 from vitlab.weights.resolve import ADAPTED, FREE, Resolved, check_keywords, check_known, resolve
 from vitlab.weights.sidecar import Beside, read_beside, read_note, read_ours

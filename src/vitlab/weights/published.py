@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from vitlab.errors import UnknownName
+from vitlab.errors import UnknownName, WeightsError, near
 from vitlab.images.preprocessing import (
     HALF,
     IMAGENET_MEAN,
@@ -25,7 +25,8 @@ from vitlab.images.preprocessing import (
 from vitlab.io.download import LARGEST, RemoteFile
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.variants import built_in, variant
-from vitlab.weights.bundled import bundled_models, bundled_name
+from vitlab.weights.bundle_files import find_bundle
+from vitlab.weights.bundled import bundled_folder, bundled_models, bundled_name, bundled_names
 from vitlab.weights.reading import SUFFIXES
 from vitlab.weights.sidecar import Beside
 
@@ -181,3 +182,36 @@ def named(path: str | os.PathLike[str]) -> Checkpoint | None:
     if meant and Path(text).suffix not in SUFFIXES and not Path(text).exists():
         raise UnknownName("weights", text, (*bundled_models(), *checkpoints()))
     return None
+
+
+# What a name stands for where a model is wanted.
+
+WORD = re.compile(r"\w[\w.-]*")
+
+
+def resolve(model: str | os.PathLike[str]) -> Checkpoint | Path:
+    """The published checkpoint that a name stands for, or the path of a bundle or a weight file."""
+    return named(model) or find_bundle(locate(model))
+
+
+def locate(model: str | os.PathLike[str]) -> Path:
+    """Where a model lies; a bare word that is no name and not on the disk is an error."""
+    inside = bundled_folder(model)
+    if inside is not None:
+        return inside
+    path = Path(model)
+    word = isinstance(model, str) and WORD.fullmatch(model) and path.suffix not in SUFFIXES
+    if word and not path.exists():
+        raise WeightsError(_unknown(os.fspath(model)))
+    return path
+
+
+def _unknown(word: str) -> str:
+    inside = bundled_names()
+    meant = near(word, (*inside, *checkpoints()))
+    told = [f"unknown model {word!r}, and no such file or folder"]
+    if meant:
+        told.append(f"did you mean {', '.join(meant)}?")
+    own = f"{', '.join(inside)} (inside the package), " if inside else ""
+    told.append(f"valid: {own}a name of `vitlab weights list`, a run, a bundle or a weight file")
+    return "; ".join(told)

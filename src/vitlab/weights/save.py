@@ -16,12 +16,11 @@ from vitlab.io.files import replacing, write_json
 from vitlab.models.vit import VisionTransformer
 from vitlab.weights.archives import write_npz
 from vitlab.weights.bundle_files import CONFIG, FORMAT_VERSION, WEIGHTS, is_bundle
-from vitlab.weights.container import CONFIG_KEY, NOTE, NOTE_LIMIT
+from vitlab.weights.container import CONFIG_KEY, NOTE, NOTE_LIMIT, write_safetensors
 from vitlab.weights.formats.detect import layout_named
 from vitlab.weights.formats.huggingface_config import is_huggingface
 from vitlab.weights.formats.rules import Rule, Shape, check_complete, expected_shapes
 from vitlab.weights.reading import read_json
-from vitlab.weights.safetensors import write_safetensors
 from vitlab.weights.sidecar import NOTED, huggingface_config, huggingface_processor
 from vitlab.weights.source import WeightSource
 

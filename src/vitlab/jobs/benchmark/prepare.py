@@ -165,8 +165,7 @@ def _has_onnx(model: str, format: str) -> bool:
     """Whether a bundle brings its own file, of these weights and with every token."""
     from vitlab.classify.exported_model import StaleExport, open_beside
     from vitlab.weights.bundle_files import ONNX, find_bundle
-    from vitlab.weights.names import locate
-    from vitlab.weights.published import named
+    from vitlab.weights.published import locate, named
 
     if format != "onnx" or named(model) is not None:
         return False

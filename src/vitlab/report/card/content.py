@@ -9,10 +9,9 @@ from typing import Any, Literal
 from vitlab.config import to_dict
 from vitlab.evaluation.metrics import wilson
 from vitlab.images.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
-from vitlab.models.cnn_config import ResNetConfig
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.cost import Cost
-from vitlab.models.variants import ModelConfig
+from vitlab.models.variants import ModelConfig, ResNetConfig
 from vitlab.report.html import duration, in_pflops, short
 
 Kind = Literal["bundle", "run", "weights"]
