@@ -192,13 +192,13 @@ def test_every_field_of_a_run_is_read(
 
 # How many files a reader must open to follow one command; raise a number only with a reason.
 FILES_ENTERED = {
-    "predict cifar10 a.jpg --engine torch": 60,
-    "explain cifar10 a.jpg --json": 64,
-    "train --data digits --steps 2 --out run": 109,
-    "finetune --from cifar10 --data digits --steps 2 --out run": 133,
+    "predict cifar10 a.jpg --engine torch": 49,
+    "explain cifar10 a.jpg --json": 55,
+    "train --data digits --steps 2 --out run": 94,
+    "finetune --from cifar10 --data digits --steps 2 --out run": 113,
 }
-IMPORTED_BY_EXPLAIN = 207
-EXPLAIN_JOB, IMPORTED_BY_EXPLAIN_JOB = "vitlab.jobs.explain", 173
+IMPORTED_BY_EXPLAIN = 117
+EXPLAIN_JOB, IMPORTED_BY_EXPLAIN_JOB = "vitlab.jobs.explain", 86
 SLACK = 1.1
 
 
