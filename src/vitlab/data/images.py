@@ -120,7 +120,7 @@ def _check_labels(images: int, labels: Tensor) -> None:
 def normalise(
     images: UInt8[Tensor, "B C H W"], mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Float[Tensor, "B C H W"]:
-    """Values of 0 to 1 less the mean, by the deviation: as `Preprocessing`, bit for bit."""
+    """Values of 0 to 1 minus the mean, over the deviation: as `Preprocessing`, bit for bit."""
     if images.shape[1] != len(mean):
         raise DataError(f"images have {images.shape[1]} channels, mean {mean} has {len(mean)}")
     centre, scale = (

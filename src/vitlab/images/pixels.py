@@ -49,7 +49,7 @@ class Decoded:
 
 
 def read_picture(source: Picture | Decoded, preprocessing: Preprocessing) -> Pixels:
-    """The pixels [C, H, W]; InputError with the reason alone when there are none to read."""
+    """Pixels [C, H, W]; raises InputError with only the reason if they cannot be read."""
     if isinstance(source, Decoded):
         return source.pixels
     return read_both(source, preprocessing)[1]
@@ -117,7 +117,7 @@ def _kind(image: object) -> str:
 
 
 def path_of(source: Picture | Decoded) -> str | None:
-    """What a record calls the picture: its path, `-` for bytes, nothing for what is in memory."""
+    """Name of the image in a record: its path, `-` for bytes, None for data in memory."""
     if isinstance(source, Decoded):
         return path_of(source.source)
     if isinstance(source, io.BytesIO):

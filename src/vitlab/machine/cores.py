@@ -20,7 +20,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class ControlGroup:
-    """A folder of limits, in the second of Linux's layouts or in the first."""
+    """A folder of limits, in version 2 or version 1 of Linux's layout."""
 
     folder: Path
     second: bool
@@ -46,7 +46,7 @@ def control_groups(controller: str, root: Path = Path("/")) -> Iterator[ControlG
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that a process may still take: the system's, or less in a container; None: unknown."""
+    """Bytes that may still be allocated: the system's, or less in a container; None: unknown."""
     known = [*_system_bytes(root), *_container_bytes(root)]
     return max(min(known), 0) if known else None
 
@@ -64,7 +64,7 @@ def _system_bytes(root: Path) -> Iterator[int]:
 
 
 def _container_bytes(root: Path) -> Iterator[int]:
-    """What every control group around this process leaves."""
+    """Free bytes within every control group around this process."""
     for group in control_groups("memory", root):
         if group.second:
             yield from _left_in(group.folder, "memory.max", "memory.current")
@@ -80,7 +80,7 @@ def _left_in(group: Path, limit: str, used: str) -> Iterator[int]:
         return
     if allowed.strip() == "max":
         return
-    # Pages of files that were read: given up as soon as memory is asked for.
+    # Pages of files that were read: released as soon as memory is needed.
     cached = sum(int(line.split()[1]) for line in stat if line.startswith("inactive_file "))
     yield int(allowed) - int(taken) + cached
 

@@ -13,7 +13,7 @@ from vitlab.registry import VARIANTS
 
 Family = Literal["cifar", "bit"]
 SMALLEST_TUTORIAL_IMAGE = 16
-"""Below this the tutorial's convolutions and pools leave nothing of the image."""
+"""Smallest image that the tutorial's convolutions and pools do not reduce to nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ class TutorialCNNConfig:
 
     @property
     def blocks(self) -> int:
-        """Layers with weights, but for the head."""
+        """Number of layers with weights, without the head."""
         return 4
 
 
@@ -50,7 +50,7 @@ class ResNetConfig:
     width: int = 64
     """Channels of the first convolution and of the first stage's blocks."""
     image_size: Size = 224
-    """Size that the model is meant for; it takes any other, as it averages over the last map."""
+    """Size the model is designed for; any other works, as the last map is averaged."""
     channels: int = 3
     classes: int = 1000
     """Outputs of the head; 0 leaves the head out and the model returns its representation."""
@@ -70,7 +70,7 @@ class ResNetConfig:
 
     @property
     def blocks(self) -> int:
-        """Residual blocks, each of which has tensors of its own."""
+        """Number of residual blocks, each with its own tensors."""
         return sum(self.layers)
 
 

@@ -191,16 +191,16 @@ def offset_index(patches: int, prefix: int, device: torch.device) -> Int[Tensor,
 # one neighbour: a soft convolution, as in arXiv:1911.03584.
 
 NEIGHBOURS = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1), (0, 0))
-"""Row and column of key minus query that the heads take in turn as their centre."""
+"""Centres of the heads in turn, as row and column of key minus query."""
 LOWEST = -8.0
-"""Where a local start ends to fall: a patch far away is seen little, but can still be learned."""
+"""Floor of a local start: distant patches get little weight, but can still be learned."""
 
 
 class OffsetBias(nn.Module):
-    """What is added to the scores of each head, by row and column of key minus query."""
+    """Bias added to the scores of each head, by row and column of key minus query."""
 
     def __init__(self, heads: int, *, grid: Grid, local: float) -> None:
-        """With `local` 0 the table is drawn as other positions are."""
+        """With `local` 0 the table is initialised as other positions are."""
         super().__init__()
         self.table = position_table(heads, 2 * grid[0] - 1, 2 * grid[1] - 1)
         if local:
@@ -208,7 +208,7 @@ class OffsetBias(nn.Module):
                 self.table.copy_(local_table(heads, grid, local))
 
     def forward(self, grid: Grid, prefix: int) -> Float[Tensor, "A N N"]:
-        """For every query and key; nothing where one of them is a prefix token."""
+        """Bias for every query and key; zero where one of them is a prefix token."""
         table = table_for(self.table, grid)
         index = offset_index_2d(grid, table.device)  # [P, P]
         bias = table.flatten(1).index_select(1, index.flatten()).unflatten(1, index.shape)
@@ -216,7 +216,7 @@ class OffsetBias(nn.Module):
 
 
 def local_table(heads: int, grid: Grid, local: float) -> Float[Tensor, "A h w"]:
-    """`-local` times the squared distance to the offset that is the head's own, cut at -8."""
+    """`-local` times the squared distance to the head's centre, clipped at -8."""
     centres = [NEIGHBOURS[head % len(NEIGHBOURS)] for head in range(heads)]
     rows, columns = (torch.arange(1 - side, side, dtype=torch.float64) for side in grid)
     tables = [
@@ -226,9 +226,9 @@ def local_table(heads: int, grid: Grid, local: float) -> Float[Tensor, "A h w"]:
 
 
 def table_for(table: Float[Tensor, "A h w"], grid: Grid) -> Float[Tensor, "A h2 w2"]:
-    """The table of one grid for another: an offset keeps its number, as a convolution would.
+    """Table of one grid adapted to another: an offset keeps its value, as in a convolution.
 
-    Offsets beyond the table get the number of the nearest one in it.
+    Offsets beyond the table get the value of the nearest entry.
     """
     for axis, side in enumerate(grid, start=1):
         reach = table.shape[axis] // 2
@@ -240,7 +240,7 @@ def table_for(table: Float[Tensor, "A h w"], grid: Grid) -> Float[Tensor, "A h2 
 
 @constant
 def offset_index_2d(grid: Grid, device: torch.device) -> Int[Tensor, "P P"]:
-    """Place in the flattened table for each query (row) and key (column)."""
+    """Index into the flattened table for each query (row) and key (column)."""
     order = torch.arange(grid[0] * grid[1], device=device)
     rows, columns = order // grid[1], order % grid[1]
     down = rows - rows[:, None] + grid[0] - 1

@@ -45,7 +45,7 @@ DTYPES = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 HEADER_LIMIT = 100_000_000
-"""Bytes; the limit of the format's own library."""
+"""Maximum bytes of the header, as in the format's own library."""
 
 Load = Callable[[str], Tensor]
 
@@ -135,7 +135,7 @@ def write_safetensors(
     tensors: Iterable[tuple[str, Tensor]],
     metadata: dict[str, str],
 ) -> None:
-    """Header first, from the shapes alone; then each tensor as it comes."""
+    """Write the header from the shapes alone; then each tensor as it arrives."""
     header: dict[str, Any] = {"__metadata__": metadata}
     offset = 0
     for name, dtype, shape in layout:
@@ -155,7 +155,7 @@ def write_safetensors(
 
 
 def raw_bytes(tensor: Tensor) -> NDArray[np.uint8]:
-    """The numbers as they lie in memory, not copied."""
+    """Raw bytes of a tensor, not copied."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     raw: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
     return raw

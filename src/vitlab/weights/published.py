@@ -195,7 +195,7 @@ def resolve(model: str | os.PathLike[str]) -> Checkpoint | Path:
 
 
 def locate(model: str | os.PathLike[str]) -> Path:
-    """Where a model lies; a bare word that is no name and not on the disk is an error."""
+    """Path of a model; a bare word that is neither a name nor on disk raises."""
     inside = bundled_folder(model)
     if inside is not None:
         return inside
