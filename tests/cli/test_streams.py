@@ -33,11 +33,11 @@ def shell(
 @pytest.mark.parametrize(
     ("arguments", "tail", "message"),
     [
-        ("models", ">&-", "standard output is closed; valid: a terminal, a pipe, a file"),
-        ("models", "> /dev/full", "standard output: No space left on device"),
-        ("models --json", "> /dev/full", "standard output: No space left on device"),
+        ("weights list", ">&-", "standard output is closed; valid: a terminal, a pipe, a file"),
+        ("weights list", "> /dev/full", "standard output: No space left on device"),
+        ("weights list --json", "> /dev/full", "standard output: No space left on device"),
         ("--help", "> /dev/full", "No space left on device"),
-        ("models", "1< /dev/null", "standard output: Bad file descriptor"),
+        ("weights list", "1< /dev/null", "standard output: Bad file descriptor"),
         ("predict cifar10 -", "<&-", "standard input is empty"),
         ("summary nope", "<&-", "unknown model or file 'nope'"),
     ],
@@ -52,14 +52,14 @@ def test_a_stream_that_fails_is_one_line(arguments: str, tail: str, message: str
 @pytest.mark.parametrize(
     ("arguments", "tail", "code", "printed"),
     [
-        ("models", "2>&-", 0, True),
-        ("models", "2> /dev/full", 0, True),
+        ("weights list", "2>&-", 0, True),
+        ("weights list", "2> /dev/full", 0, True),
         ("summary nope", "2>&-", 2, False),
         ("summary nope", "2> /dev/full", 2, False),
-        ("models", ">&- 2>&-", 2, False),
-        ("models", "> /dev/full 2>&1", 2, False),
-        ("models", "<&-", 0, True),
-        ("models", "| true; exit ${PIPESTATUS[0]}", 1, False),
+        ("weights list", ">&- 2>&-", 2, False),
+        ("weights list", "> /dev/full 2>&1", 2, False),
+        ("weights list", "<&-", 0, True),
+        ("weights list", "| true; exit ${PIPESTATUS[0]}", 1, False),
     ],
 )
 def test_other_streams_do_not_change_the_exit_code(
