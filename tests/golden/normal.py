@@ -13,6 +13,7 @@ VOLATILE = frozenset(
         *("time", "times", "date", "seconds", "minutes", "minutes_before", "images_per_second"),
         *("milliseconds", "latency", "speed", "throughput", "memory", "peak_memory", "mtime"),
         *("command", "commit", "version", "vitlab", "torch", "python", "machine", "checksum"),
+        *("sha256", "bytes"),  # of files whose metadata holds times
     }
 )
 """Keys of JSON objects whose values differ between two runs of the same code."""
