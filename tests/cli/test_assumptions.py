@@ -67,7 +67,7 @@ def test_nothing_is_assumed_where_all_is_stated(
         ("explain", "BARE", "IMAGE", "--output", "OUT.png", "--json"),
         ("features", "BARE", "IMAGE", "--output", "OUT.npz", "--json"),
         ("figures", "BARE", "--output", "OUT", "--json"),
-        ("walkthrough", "BARE", "IMAGE", "--json"),
+        ("walkthrough", "IMAGE", "--model", "BARE", "--output", "OUT.html", "--json"),
         ("convert", "BARE", "OUT.safetensors", "--format", "vitlab", "--json"),
         ("summary", "BARE", "--json"),
         ("info", "BARE", "--json"),
@@ -79,8 +79,6 @@ def test_commands_print_it_once(
 ) -> None:
     places = {"BARE": str(bare), "IMAGE": str(image)}
     words = [places.get(w, w.replace("OUT", str(tmp_path / "out"))) for w in arguments]
-    if arguments[0] == "walkthrough":
-        words = ["walkthrough", str(image), "--model", str(bare), "--json"]
     outcome = command(*words)
     assert outcome.code == 0, outcome
     assert outcome.err.count(NOTE) == 1
