@@ -24,7 +24,7 @@ from typing import Any
 
 from harness import ROOT
 
-from vitlab.machine.cores import cores
+from vitlab.machine.device import cores
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,7 @@ def batches_in_memory(augment: dict[str, Any]) -> Call:
 
     from vitlab.data.augment.config import AugmentConfig
     from vitlab.data.images import ArraySet
-    from vitlab.data.loading.loader import ArrayLoader
+    from vitlab.data.loader import ArrayLoader
 
     pixels = torch.randint(256, (50_000, 3, 32, 32), dtype=torch.uint8)
     loader = ArrayLoader(
@@ -98,7 +98,7 @@ def vitlab_files(folder: str) -> Call:
 
     from vitlab.data.augment.config import AugmentConfig
     from vitlab.data.images import FileSet
-    from vitlab.data.loading.loader import FileLoader
+    from vitlab.data.loader import FileLoader
     from vitlab.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
     paths = tuple(sorted(Path(folder).iterdir()))
@@ -138,7 +138,7 @@ def pillow_files(folder: str) -> Call:
     """Each image on its own: open, convert, crop, resize, mirror, to float, normalise."""
     import torch
 
-    from vitlab.images.boxes import crop_box
+    from vitlab.images.decode import crop_box
     from vitlab.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
     paths = sorted(Path(folder).iterdir())

@@ -13,7 +13,7 @@ from harness import ROOT
 from numpy.typing import NDArray
 
 from vitlab import load
-from vitlab.weights import imagenet
+from vitlab.weights.labels import wordnet_ids
 
 PLACE = Path(os.environ.get("VITLAB_BENCHMARK_DATA") or ROOT.parent / "shared")
 WEIGHTS = PLACE / "weights" / "deit_tiny_patch16_224.safetensors"
@@ -26,6 +26,6 @@ def photos(count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """So many photos as the model reads them, always the same, and their classes."""
     files = sorted(PHOTOS.rglob("*.JPEG"))
     chosen = [files[number] for number in np.random.default_rng(0).permutation(len(files))[:count]]
-    preprocessing, ids = load(WEIGHTS).preprocessing, imagenet.wordnet_ids()
+    preprocessing, ids = load(WEIGHTS).preprocessing, wordnet_ids()
     images = np.stack([preprocessing.apply(file) for file in chosen])
     return images, np.array([ids.index(file.parent.name) for file in chosen])

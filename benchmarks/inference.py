@@ -21,9 +21,8 @@ from compare import append, read
 from harness import Process, Progress, compete
 
 from vitlab.config import from_dict, to_dict
-from vitlab.jobs.benchmark.contestants import DEFAULT_ENGINE
 from vitlab.jobs.benchmark.job import compared
-from vitlab.jobs.benchmark.prepare import IMAGES, Prepared, prepared
+from vitlab.jobs.benchmark.prepare import DEFAULT_ENGINE, IMAGES, Prepared, prepared
 from vitlab.jobs.benchmark.result import Cell, Entry
 from vitlab.timing.referee import MACHINE, Contestant, Estimate, compare, machine, paired_ratios
 
@@ -42,15 +41,11 @@ TIMM_LIMIT, FASTEST_LIMIT, LARGE = 1.25, 1.0, 64
 
 def export(folder: str, config: dict[str, Any], batch: int) -> Any:
     """Write timm's network as torch exports it, without anything done to it afterwards."""
-    import numpy as np
     import torch
-
-    from vitlab.jobs.benchmark.peers import PEERS
-    from vitlab.models.config import ViTConfig
+    from libraries import open_peer, prepared_images
 
     place = Path(folder)
-    network = PEERS["timm"].open(from_dict(ViTConfig, config), place / PEERS["timm"].file)
-    images = torch.from_numpy(np.load(place / IMAGES)[:batch])
+    network, images = open_peer("timm", folder, config), prepared_images(folder, batch)
     with torch.inference_mode():
         torch.onnx.export(
             network,
@@ -67,18 +62,13 @@ def export(folder: str, config: dict[str, Any], batch: int) -> Any:
 
 def compiled_timm(folder: str, config: dict[str, Any], batch: int) -> Any:
     """timm with torch.compile, its weights frozen into the graph."""
-    import numpy as np
     import torch
     import torch._inductor.config
-
-    from vitlab.jobs.benchmark.peers import PEERS
-    from vitlab.models.config import ViTConfig
+    from libraries import open_peer, prepared_images
 
     torch._inductor.config.freezing = True
-    place = Path(folder)
-    network = PEERS["timm"].open(from_dict(ViTConfig, config), place / PEERS["timm"].file)
-    images = torch.from_numpy(np.load(place / IMAGES)[:batch])
-    fast = torch.compile(network)
+    images = prepared_images(folder, batch)
+    fast = torch.compile(open_peer("timm", folder, config))
 
     def call() -> Any:
         with torch.no_grad():
@@ -118,22 +108,15 @@ def measure(
 ) -> Cell:
     """One cell: everybody on the same images."""
     wanted = [name for name in LIBRARIES if name in options.rivals or name == "timm"]
-    asked = {
-        "model": model,
-        "folder": folder,
-        "engines": [DEFAULT_ENGINE],
-        "merge_tokens": [0],
-        "peers": wanted,
-    }
-    plain, *twins = map(
-        prepared,
-        _told("vitlab.jobs.benchmark.prepare:prepare", {**asked, "batch": batch}, options),
-    )
+    settings = {"model": model, "folder": folder, "peers": wanted, "batch": batch}
+    pairs_of = _result("libraries:prepare", settings, options)
+    networks = [(prepared(facts), tuple(peers)) for facts, peers in pairs_of]
+    plain, _ = networks[0]
     if set(EXPORTS) & set(options.rivals):
         shared = {"folder": plain.folder, "config": plain.config, "batch": batch}
-        _told("inference:export", shared, options)
-    by_model = {told.name: told for told in (plain, *twins)}
-    pairs = list(_pairs(plain, twins, batch, options))
+        _result("inference:export", shared, options)
+    by_model = {network.name: network for network, _ in networks}
+    pairs = list(_pairs(networks, batch, options))
     entries = tuple(entry for entry, _ in pairs)
     differences: dict[str, float] = {}
     rounds, memory = compete(
@@ -149,19 +132,20 @@ def measure(
     return Cell(batch=batch, entries=entries, rounds=rounds, memory=used, differences=differences)
 
 
-def _told(factory: str, arguments: dict[str, Any], options: argparse.Namespace) -> Any:
-    """What a process that only prepares something tells."""
+def _result(factory: str, arguments: dict[str, Any], options: argparse.Namespace) -> Any:
+    """Result of a process that only prepares something."""
     contestant = Contestant(name="preparation", factory=factory, arguments=arguments)
     with Process(contestant, threads=options.threads) as process:
         return process.result()
 
 
 def _pairs(
-    plain: Prepared, twins: Sequence[Prepared], batch: int, options: argparse.Namespace
+    networks: Sequence[tuple[Prepared, tuple[str, ...]]], batch: int, options: argparse.Namespace
 ) -> Iterator[tuple[Entry, Contestant]]:
-    """Ours, then the rivals that were asked for, each with what runs in its process."""
+    """Entries of vitlab, then of the requested rivals, each with its contestant."""
+    (plain, _), *twins = networks
     yield _pair(OURS, plain, "ours", batch)
-    for twin in twins:
+    for twin, _ in twins:
         yield _pair(TWIN, twin, "ours", batch, original=TWIN)
     for name in options.rivals:
         if name == "timm compiled":
@@ -171,7 +155,7 @@ def _pairs(
             factory = f"inference:{EXPORTS[name]}"
             yield _pair(name, plain, factory, batch, threads=options.threads)
         else:
-            own = next(told for told in (plain, *twins) if name in told.peers)
+            own = next(network for network, peers in networks if name in peers)
             original = OURS if own is plain else TWIN
             yield _pair(name, own, "theirs", batch, original=original)
 
@@ -188,9 +172,8 @@ def _pair(
         }
     elif factory == "theirs":
         arguments |= {"name": name, "config": model.config}
-    known = {"ours": "engine", "theirs": "peer"}
-    if factory in known:
-        factory = f"vitlab.jobs.benchmark.contestants:{known[factory]}"
+    known = {"ours": "vitlab.jobs.benchmark.prepare:engine", "theirs": "libraries:peer"}
+    factory = known.get(factory, factory)
     entry = Entry(
         name=name,
         model=model.name,

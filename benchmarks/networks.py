@@ -77,8 +77,8 @@ def training(network: str, model: str, folder: str) -> Call:
 
 def _our_step(module: Any, images: Any, labels: Any) -> Callable[[], float]:
     """What `vitlab train` does with a batch."""
-    from vitlab.data.loading.batch import Batch
-    from vitlab.machine.cores import keep_freed_memory
+    from vitlab.data.loader import Batch
+    from vitlab.machine.device import keep_freed_memory
     from vitlab.training.config import OptimizerConfig, TrainConfig
     from vitlab.training.state import new_state
     from vitlab.training.step import train_step
@@ -121,7 +121,7 @@ def _open_ours(file: str) -> Callable[[str, str], Any]:
 
 def _open_peer(name: str) -> Callable[[str, str], Any]:
     def open_network(folder: str, model: str) -> Any:
-        from vitlab.jobs.benchmark.peers import PEERS
+        from libraries import PEERS
 
         return PEERS[name].open(_config(model), Path(folder) / PEERS[name].file)
 

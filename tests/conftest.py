@@ -9,6 +9,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 from data.server import Served, serving
+from optional_data import optional_data
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,13 +27,7 @@ install_import_hook([f"vitlab.{part}" for part in sorted(parts)], "typechecker.c
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Folder of optional reference outputs, images and weights; tests are skipped without it."""
-    given = os.environ.get("VITLAB_TEST_DATA")
-    folder = Path(given).absolute() if given else ROOT.parent / "shared"
-    if folder.is_dir():
-        return folder
-    if given:
-        pytest.fail(f"VITLAB_TEST_DATA={given}: no such folder")
-    pytest.skip("VITLAB_TEST_DATA is not set")
+    return optional_data()
 
 
 # Trainings compute the same numbers on every machine, those in other processes too.
@@ -42,7 +37,7 @@ os.environ["VITLAB_BFLOAT16"] = "0"
 @pytest.fixture(autouse=True)
 def narrow_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """The usual engine is the same on every machine."""
-    monkeypatch.setattr("vitlab.machine.cores.wide_vectors", lambda: False)
+    monkeypatch.setattr("vitlab.machine.device.wide_vectors", lambda: False)
 
 
 @pytest.fixture

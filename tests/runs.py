@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitlab.jobs import run as job
+from vitlab.jobs import train as job
 from vitlab.jobs.train import train
 from vitlab.training.loop import fit
 

@@ -8,15 +8,19 @@ from typing import Any
 
 import pytest
 
-from vitlab.jobs.benchmark.prepare import Prepared
+from jobs.classifiers import saved_model
+from vitlab.errors import VitlabError
+from vitlab.jobs.benchmark.job import compared
+from vitlab.jobs.benchmark.prepare import Prepared, engine, prepared
 from vitlab.jobs.benchmark.result import Cell
 from vitlab.timing.referee import MACHINE, Memory, Turn
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 inference: Any = importlib.import_module("inference")
+libraries: Any = importlib.import_module("libraries")
 
 
-def model(name: str, *peers: str) -> Prepared:
+def model(name: str) -> Prepared:
     return Prepared(
         name=name,
         places={inference.DEFAULT_ENGINE: f"/{name}"},
@@ -27,15 +31,16 @@ def model(name: str, *peers: str) -> Prepared:
         bytes=12,
         flops=(10**9,),
         config={"width": 1},
-        peers=peers,
-        twin=name == "twin",
     )
 
 
 def entries(*rivals: str) -> list[tuple[Any, Any]]:
     options = inference.parse(["--rivals", *rivals])
-    plain, twin = model("plain", "timm", "transformers"), model("twin", "vit-pytorch")
-    return list(inference._pairs(plain, [twin], 8, options))
+    networks = [
+        (model("plain"), ("timm", "transformers")),
+        (model("twin"), ("vit-pytorch",)),
+    ]
+    return list(inference._pairs(networks, 8, options))
 
 
 def cell(batch: int, memory: int = 5, **seconds: float) -> Cell:
@@ -150,3 +155,37 @@ def _read(line: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found
+
+
+def test_ours_and_theirs_compute_the_same(tmp_path: Path, no_type_checks: None) -> None:
+    weights = saved_model(tmp_path / "tiny.safetensors")
+    peers = ("timm", "transformers", "vit-pytorch")
+    found = libraries.prepare(str(weights), folder=str(tmp_path / "out"), peers=peers, batch=3)()
+    assert [names for _, names in found] == [["timm", "transformers"], ["vit-pytorch"]]
+    results: dict[str, Any] = {}
+    models, entries = {}, []
+    for facts, names in found:
+        told = prepared(facts)
+        models[told.name] = told
+        options: dict[str, Any] = {"folder": told.folder, "batch": 3}
+        place = told.places[inference.DEFAULT_ENGINE]
+        ours = engine(place, engine=inference.DEFAULT_ENGINE, merge_tokens=0, **options)
+        results[told.name] = ours().tolist()
+        for name in names:
+            results[name] = libraries.peer(name, config=told.config, **options)().tolist()
+            known = inference._pair(name, told, "theirs", 3, original=told.name)
+            entries.append(known[0])
+    # Tiny networks in float32.
+    assert max(compared(results, entries, models).values()) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("resnet18_cifar", "timm has no ResNetConfig; valid: a ViTConfig"),
+        ("vit_cifar_hybrid", "timm"),
+    ],
+)
+def test_a_network_that_a_library_does_not_have(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(VitlabError, match=message):
+        libraries.prepare(name, folder=str(tmp_path), peers=("timm",), batch=1)

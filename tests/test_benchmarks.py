@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import json
 import statistics
 import sys
 from pathlib import Path
@@ -125,8 +126,13 @@ def load(file: str) -> Any:
     return module
 
 
+PEERS = {"fastapi_server.py": "fastapi", "litserve_server.py": "litserve"}
+
+
 @pytest.mark.parametrize("file", sorted(path.name for path in BENCHMARKS.glob("*.py")))
 def test_every_benchmark_finds_what_it_imports(file: str) -> None:
+    if file in PEERS:
+        pytest.importorskip(PEERS[file], reason="a package that only this benchmark compares with")
     assert load(file).__doc__
 
 
@@ -158,3 +164,24 @@ def test_maps_of_other_logits_are_not_timed() -> None:
     for wrong in (2.01, float("nan")):
         with pytest.raises(SystemExit, match="rollout: logits differ"):
             explain.check_agreement({"forward": [1.0, 2.0], "rollout": [1.0, wrong]})
+
+
+def test_a_slower_checkout_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    old = [1.0, 1.1, 1.0, 1.2, 1.0, 1.1, 1.0, 1.1]
+    facts = load("checkouts.py").summary("forward", {"old": old, "new": [2 * s for s in old]})
+    assert facts["interval"] == [0.5, 0.5]
+    assert capsys.readouterr().out.endswith("0.500 (0.500 to 0.500): slower\n")
+
+
+def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        load("checkouts.py").main([str(tmp_path)])
+
+
+@pytest.mark.slow
+def test_a_checkout_is_measured_against_itself(tmp_path: Path) -> None:
+    sizes = ["--rounds", "1", "--images", "3", "--steps", "4", "--forwards", "1"]
+    load("checkouts.py").main([str(BENCHMARKS.parent), *sizes, "--json", str(tmp_path / "a.json")])
+    facts = json.loads((tmp_path / "a.json").read_text())
+    assert list(facts) == ["cold start", "predict", "training step", "forward"]
+    assert all(min(f["seconds"]["old"] + f["seconds"]["new"]) > 0 for f in facts.values())

@@ -1,14 +1,18 @@
 """`.ci/run` runs every check, and fails as the first that fails."""
 
 import os
+import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
-RUN = Path(__file__).resolve().parents[1] / ".ci" / "run"
-STEPS = ["make test", "ruff check .", "ruff format --check .", "mypy"]
+ROOT = Path(__file__).resolve().parents[1]
+RUN = ROOT / ".ci" / "run"
+STEPS = ["make test", "ruff check .", "ruff format --check .", "mypy", "make test-browser"]
 
 
 def run_with_failing(step: str | None, folder: Path) -> tuple[int, list[str]]:
@@ -34,3 +38,39 @@ def test_all_steps_are_taken(tmp_path: Path) -> None:
 def test_the_first_failing_step_decides(number: int, tmp_path: Path) -> None:
     code, taken = run_with_failing(STEPS[number], tmp_path)
     assert (code, taken) == (7, STEPS[: number + 1])
+
+
+def test_coverage_has_a_floor_and_a_workflow() -> None:
+    coverage = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["coverage"]
+    assert coverage["report"]["fail_under"] >= 93  # today's value: it may only rise
+    assert coverage["run"]["patch"] == ["subprocess"]  # commands run in processes of their own
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert "- run: make coverage\n" in workflow
+    assert " --cov " in (ROOT / "Makefile").read_text()
+
+
+def test_constraints_pin_what_pyproject_allows() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    chosen = [*project["dependencies"]]
+    for extra in ("dev", "heif", "export", "serve"):
+        chosen += extras[extra]
+    for requirement in map(Requirement, chosen):
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        assert requirement.specifier.contains(pinned[name]), requirement
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert "--constraint constraints.txt" in workflow
+
+
+def test_pages_install_alike() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    found = [
+        (page.name, extra)
+        for page in pages
+        for extra in re.findall(r"pip install '([^']*\[[^']*)'", page.read_text())
+    ]
+    first = {pair for pair in found if pair[1].startswith(".")}
+    assert first == {("README.md", ".[all]"), ("installation.md", ".[all]")}
+    assert all(extra.startswith("vitlab[") for page, extra in set(found) - first)

@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 import pytest
 
-from vitlab.config import from_dict, override, to_dict
+from vitlab.config import from_dict, override, to_dict, without_removed
 from vitlab.errors import ConfigError
 from vitlab.models.config import ViTConfig
+from vitlab.training.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +92,35 @@ def test_a_mistake_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         from_dict(Run, {"name": "a", "crop": {"size": 3}} | change)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "other", "key"),
+    [
+        ({"ghost_batches": 1}, {"ghost_batches": 2}, "ghost_batches"),
+        (
+            {"augment": {"shift_padding": "reflect", "mix_probability": 1.0, "shift": 3}},
+            {"augment": {"mix_probability": 0.5}},
+            "augment.mix_probability",
+        ),
+    ],
+)
+def test_a_removed_option_is_read_with_its_default_alone(
+    old: dict[str, Any], other: dict[str, Any], key: str
+) -> None:
+    stored = {**to_dict(TrainConfig(batch_size=36)), **old}
+    config = from_dict(TrainConfig, stored)
+    assert config.batch_size == 36
+    assert config.augment.shift == old.get("augment", {}).get("shift", 0)
+    assert without_removed(TrainConfig, {**stored, "steps": 3}) == {
+        **to_dict(config),
+        **({"augment": {"shift": 3}} if "augment" in old else {}),
+        "steps": 3,
+    }
+    with pytest.raises(ConfigError, match=f"'{key}': found .*was removed; valid: 1"):
+        from_dict(TrainConfig, other)
+    with pytest.raises(ConfigError, match="unknown key"):
+        override(config, {key: "1"})
 
 
 def test_a_missing_key_is_named() -> None:

@@ -91,7 +91,7 @@ def test_what_a_server_announces_is_bounded(tmp_path: Path) -> None:
 
 def test_every_mirror_is_https_or_has_a_whole_sha256() -> None:
     from vitlab.data.sources.fashion import PACKED, SERVERS
-    from vitlab.weights.published import checkpoints
+    from vitlab.weights.resolve import checkpoints
 
     for server in SERVERS:
         for name, size, digest in PACKED:

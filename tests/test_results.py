@@ -11,7 +11,7 @@ import pytest
 from command import ROOT, script
 from vitlab.evaluation.metrics import wilson
 from vitlab.jobs.evaluate import evaluate
-from vitlab.jobs.run_result import Run
+from vitlab.jobs.run_result import RunResult
 from vitlab.jobs.train import train
 from vitlab.models.cost import cost
 
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     return train(data="sample", out=tmp_path_factory.mktemp("runs") / "run", changes=SMALL)
 
 
@@ -44,7 +44,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return written.err
 
 
-def test_a_run_is_one_line(run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_run_is_one_line(
+    run: RunResult, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     found = told(capsys, run.folder)
     assert (found["recipe"], found["model"], found["data"]) == ("default", "vit_test", "sample")
     assert (found["seed"], found["steps"], found["batch_size"]) == (5, 2, 16)
@@ -66,12 +68,12 @@ def test_a_run_is_one_line(run: Run, capsys: pytest.CaptureFixture[str], tmp_pat
     facts = {"split": "test", **judged.evaluation.to_dict(), "flip": judged.flipped.to_dict()}
     (tmp_path / "e.json").write_text(json.dumps(facts))
     again = told(capsys, run.folder, tmp_path / "e.json")
-    assert again.pop("flip_accuracy") == judged.flipped.accuracy
+    assert again.pop("flip_accuracy") == judged.flipped.figures["accuracy"]
     assert again == {key: value for key, value in found.items() if key != "flip_accuracy"}
 
 
 def test_what_is_no_result_is_one_line(
-    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    run: RunResult, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert "no run to resume" in refused(capsys, tmp_path)
     (tmp_path / "config.json").write_bytes((run.folder / "config.json").read_bytes())
@@ -86,7 +88,10 @@ def test_what_is_no_result_is_one_line(
 
 def lines(recipe: str, pflops: float, accuracies: list[float]) -> list[str]:
     return [
-        json.dumps({"recipe": recipe, "pflops": pflops * (1 + i / 100), "test_accuracy": value})
+        json.dumps(
+            {"recipe": recipe, "pflops": pflops * (1 + i / 100), "test_accuracy": value}
+            | ({"flip_accuracy": value + 0.01} if recipe == "one" else {})
+        )
         for i, value in enumerate(accuracies)
     ]
 
@@ -100,8 +105,10 @@ def test_the_picture_has_every_label_apart_from_all_others(tmp_path: Path) -> No
     agg = importlib.import_module("matplotlib.backends.backend_agg")
     renderer = agg.FigureCanvasAgg(figure).get_renderer()
     texts = {text.get_text(): text.get_window_extent(renderer) for text in axes.texts}
-    assert set(texts) == {row["name"] for row in published} | {
-        "one: 91.00 % (± 1.41, 2 seeds)",
+    views = {row["name"] + (f" ({row['views']} views)" * bool(row["views"])) for row in published}
+    assert "airbench94_muon (6 views)" in views
+    assert set(texts) == views | {
+        "one: 91.00 % (± 1.41, 2 seeds)\nwith mirror images 92.00 %, 2 seeds",
         "alone: 93.12 % (one seed)",
     }
     boxes = [*texts.values(), axes.get_legend().get_window_extent(renderer)]
@@ -136,5 +143,6 @@ def test_published_results_are_complete() -> None:
         assert row["family"] in ("transformer", "cnn")
         assert row["pflops_from"] in ("stated", "derived")
         assert "/" in row["source"]
+        assert ("test-time augmentation" in row["note"]) == bool(row["views"])
         assert 85 < float(row["accuracy"]) < 100
         assert float(row["pflops"]) > 0

@@ -13,8 +13,8 @@ import vitlab
 
 ROOT = Path(vitlab.__file__).parent
 PACKAGES = (
-    *("data", "evaluation", "explain", "exporting", "images", "io"),
-    *("machine", "models", "nn", "report", "weights"),
+    *("classify", "cli", "data", "evaluation", "experiments", "explain", "exporting", "images"),
+    *("io", "machine", "models", "nn", "report", "timing", "weights"),
 )
 OPENINGS = re.compile(r"(What|Whom|Whose|Who|Which|Where|How|Whether|The same|Nobody|Somebody)\b")
 PHRASES = re.compile(

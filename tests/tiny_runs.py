@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitlab.data.loading.batch import Batch
-from vitlab.models.build import create_model
+from vitlab.data.loader import Batch
+from vitlab.models.variants import create_model
 from vitlab.training.config import TrainConfig
 from vitlab.training.loop import RunFiles, fit
 from vitlab.training.loss import Goal
@@ -71,12 +71,15 @@ def fit_noise(
     plug: int | None = None,
     best_at: int = 1000,
     values: Sequence[float] | None = None,
+    losses: Sequence[float] | None = None,
+    first: bool = False,
     noise: float = 0.0,
     **changes: Any,
 ) -> TrainState:
     """Train on noise, from the latest checkpoint; the accuracy grows until step `best_at`.
 
-    It is `values[step - 1]` where they are given; `noise` of it is said to be chance.
+    It is `values[step - 1]` where they are given, the loss `losses[step - 1]`; `noise` of the
+    accuracy is said to be chance. With `first`, step 0 is evaluated: the last of the values.
     """
     config = replace(CONFIG, **changes)
     torch.manual_seed(0)
@@ -87,6 +90,8 @@ def fit_noise(
             assert model.eval()(random_batch(3).images).shape == (3, 10)
         rising = best_at - abs(state.step - best_at)
         yield "accuracy", rising / 1000 if values is None else values[state.step - 1]
+        if losses is not None:
+            yield "loss", losses[state.step - 1]
 
     fit(
         config,
@@ -97,6 +102,7 @@ def fit_noise(
         files=RunFiles(folder=folder),
         watch=lambda metric: None,
         goal=Goal(noise=lambda value: noise),
+        first=first,
     )
     return state
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitlab.data.check.check import check_folder
-from vitlab.data.check.sheet import write_check_sheet
+from vitlab.data.check.check import check_folder, write_check_sheet
 from vitlab.data.datasets import open_data
 from vitlab.data.images import ArraySet
 

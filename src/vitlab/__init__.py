@@ -1,12 +1,11 @@
 """The Vision Transformer, whole; public names are imported when first used, torch with them."""
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitlab.classify.open_model import load as load
+    from vitlab.classify.classifier import Classifier as Classifier
+    from vitlab.classify.classifier import load as load
     from vitlab.errors import VitlabError as VitlabError
     from vitlab.experiments.run import experiment as experiment
     from vitlab.images.preprocessing import Preprocessing as Preprocessing
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from vitlab.jobs.fewshot import fewshot as fewshot
     from vitlab.jobs.figures import figures as figures
     from vitlab.jobs.finetune import finetune as finetune
-    from vitlab.jobs.pretrain import pretrain as pretrain
+    from vitlab.jobs.train import pretrain as pretrain
     from vitlab.jobs.train import train as train
     from vitlab.jobs.walkthrough import walkthrough as walkthrough
     from vitlab.models.config import ViTConfig as ViTConfig
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from vitlab.nn.attention import MultiHeadAttention as MultiHeadAttention
     from vitlab.nn.attention import dot_product_attention as dot_product_attention
     from vitlab.registry import register as register
+    from vitlab.weights.bundle import save_bundle as save_bundle
     from vitlab.weights.load import create_model as create_model
     from vitlab.weights.load import load_weights as load_weights
     from vitlab.weights.save import save_weights as save_weights
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Classifier": "vitlab.classify.classifier",
     "MultiHeadAttention": "vitlab.nn.attention",
     "Preprocessing": "vitlab.images.preprocessing",
     "ViTConfig": "vitlab.models.config",
@@ -45,10 +46,11 @@ _HOMES = {
     "fewshot": "vitlab.jobs.fewshot",
     "figures": "vitlab.jobs.figures",
     "finetune": "vitlab.jobs.finetune",
-    "load": "vitlab.classify.open_model",
+    "load": "vitlab.classify.classifier",
     "load_weights": "vitlab.weights.load",
-    "pretrain": "vitlab.jobs.pretrain",
+    "pretrain": "vitlab.jobs.train",
     "register": "vitlab.registry",
+    "save_bundle": "vitlab.weights.bundle",
     "save_weights": "vitlab.weights.save",
     "summary": "vitlab.models.summary",
     "train": "vitlab.jobs.train",
@@ -69,14 +71,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """`vitlab.train` is the function, also once the subpackage of that name is imported."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

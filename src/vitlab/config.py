@@ -2,18 +2,13 @@
 
 import json
 import math
-import sys
+import tomllib
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from vitlab.errors import ConfigError, one_line, suggest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 T = TypeVar("T")
 DEEPEST = 100
@@ -84,6 +79,30 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(cls: type[T], data: Any) -> T:
     """An instance of the dataclass `cls` from what `to_dict` gave or a JSON file held."""
     return _build(cls, data, "")
+
+
+def without_removed(cls: type[Any], data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Stored values without options that `cls`, or a dataclass in it, no longer has.
+
+    `cls.REMOVED` holds the former default of each; any other stored value raises.
+    """
+    removed, kept = getattr(cls, "REMOVED", {}), {}
+    for name, value in data.items():
+        if name not in removed:
+            kept[name] = _without_removed(value, _hints(cls).get(name), f"{prefix}{name}.")
+        elif value != removed[name]:
+            raise ConfigError(
+                f"key '{prefix}{name}': found {_shown(value)}, but this option was removed; "
+                f"valid: {removed[name]}, which it was by default"
+            )
+    return kept
+
+
+def _without_removed(value: Any, hint: Any, prefix: str) -> Any:
+    inner = [m for m in _members(hint) if isinstance(m, type) and is_dataclass(m)]
+    if not inner or not isinstance(value, Mapping):
+        return value
+    return without_removed(inner[0], value, prefix)
 
 
 def parse(cls: type[Any], key: str, text: str) -> Any:
@@ -163,7 +182,7 @@ def _build(cls: type[T], data: Any, prefix: str) -> T:
         )
     values = {
         name: _read(value, _hint(cls, name, f"{prefix}{name}"), f"{prefix}{name}")
-        for name, value in data.items()
+        for name, value in without_removed(cls, data, prefix).items()
     }
     for field in fields(cls):  # type: ignore[arg-type]  # any dataclass
         required = field.default is MISSING and field.default_factory is MISSING

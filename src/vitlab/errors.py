@@ -1,7 +1,7 @@
 """Every mistake a user can make: each message gives the value found and the valid choices."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -32,6 +32,17 @@ class SeveralPictures(InputError):
     """A file of several frames or pages: nothing says which of them is meant."""
 
 
+class NotFinite(InputError):
+    """Outputs of a model that are not finite numbers."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"{found}; valid: a model whose weights have not diverged, "
+            f"in a precision that holds its numbers"
+        )
+        self.found = found
+
+
 class FileError(VitlabError):
     """A file that cannot be written."""
 
@@ -59,12 +70,10 @@ class Lacks(VitlabError):
 class Diverged(VitlabError):
     """Training that left the finite numbers."""
 
-    def __init__(self, step: int, loss: float, grad_norm: float, images: Sequence[int]) -> None:
-        shown = ", ".join(map(str, images[:8])) + (", …" if len(images) > 8 else "")
+    def __init__(self, step: int, found: str) -> None:
         super().__init__(
-            f"diverged at step {step}: loss {loss:.4g}, gradient norm {grad_norm:.4g}, "
-            f"in a batch of {len(images)} training images (numbers {shown}); "
-            f"checkpoints of earlier steps are intact: try a lower rate (--set optimizer.lr=…), "
+            f"diverged at step {step}: {found}; checkpoints of earlier steps are intact: try a "
+            f"lower learning rate (--set optimizer.lr=…), "
             f"a longer warm-up (--set schedule.warmup=…) or --set model.qk_norm=true"
         )
 
@@ -74,6 +83,10 @@ class OutOfMemory(VitlabError):
 
     def __init__(self, batch_size: int, advice: str) -> None:
         super().__init__(f"not enough memory for batches of {batch_size} images; {advice}")
+
+
+class Unreachable(VitlabError):
+    """Other processes of a command that do not answer."""
 
 
 class Interrupted(Exception):

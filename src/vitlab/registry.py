@@ -22,16 +22,15 @@ class Registry:
     def __getitem__(self, name: str) -> Any:
         if name not in self._entries:
             raise UnknownName(self.kind, name, self)
-        entry = self._entries[name]
-        return _resolve(entry) if isinstance(entry, str) else entry
+        return resolve_entry(self._entries[name])
 
     def __setitem__(self, name: str, entry: Any) -> None:
-        if name in self._builtin or (self._reserved and _resolve(self._reserved)(name)):
+        if name in self._builtin or (self._reserved and resolve_entry(self._reserved)(name)):
             raise ConfigError(f"{self.kind} {name!r} is built in; choose another name")
         self._entries[name] = entry
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return isinstance(name, str) and name in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -40,7 +39,10 @@ class Registry:
         return len(self._entries)
 
 
-def _resolve(entry: str) -> Any:
+def resolve_entry(entry: Any) -> Any:
+    """Import a `module:attribute` string; any other entry is returned as it is."""
+    if not isinstance(entry, str):
+        return entry
     module, _, attribute = entry.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -75,6 +77,7 @@ ATTENTIONS = Registry(
         "sliding": "vitlab.models.parts:sliding_attention",
         "axial": "vitlab.models.parts:axial_attention",
         "sparse": "vitlab.models.parts:sparse_attention",
+        "mean": "vitlab.models.parts:mean_attention",
     },
 )
 VARIANTS = Registry("variant", {}, reserved="vitlab.models.variants:built_in")
@@ -99,10 +102,29 @@ RECIPES = Registry(
         "seed": "vitlab.training.recipes.from_scratch:seed",
     },
 )
+OBJECTIVES = Registry(
+    "objective",
+    {
+        "single-label": "vitlab.objectives.objective:SINGLE_LABEL",
+        "multi-label": "vitlab.objectives.objective:MULTI_LABEL",
+        "regression": "vitlab.objectives.objective:REGRESSION",
+    },
+)
+LOGGERS = Registry(
+    "logger",
+    {
+        "tensorboard": "vitlab.training.loggers:TensorBoard",
+        "wandb": "vitlab.training.loggers:Wandb",
+        "mlflow": "vitlab.training.loggers:Mlflow",
+    },
+)
 
 REGISTRIES = {
     registry.kind: registry
-    for registry in (STEMS, POSITIONS, ATTENTIONS, VARIANTS, DATASETS, RECIPES)
+    for registry in (
+        *(STEMS, POSITIONS, ATTENTIONS, VARIANTS),
+        *(DATASETS, RECIPES, OBJECTIVES, LOGGERS),
+    )
 }
 
 

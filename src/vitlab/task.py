@@ -1,7 +1,6 @@
-"""What a model is asked about an image: which class, which labels, or which values."""
+"""The kind of label that images have, as one word."""
 
-from typing import Literal
-
-Task = Literal["single-label", "multi-label", "regression"]
+Task = str
+"""Name of a registered objective: `single-label`, `multi-label`, `regression`, or a user's own."""
 THRESHOLD = 0.5
-"""Probability from which on a label of a multi-label model is said to be present."""
+"""Probability from which on a multi-label model predicts a label."""

@@ -18,19 +18,20 @@ from numpy.typing import NDArray
 
 import vitlab
 from jobs.classifiers import colours
-from vitlab.classify import batch_size, open_model
-from vitlab.classify.batch_size import NotEnoughMemory, check_weights, within_memory
+from vitlab.classify import classifier as opening
+from vitlab.classify.classifier import open_classifier
 from vitlab.classify.engines import runtimes as onnx_engine
 from vitlab.classify.engines.runtimes import OpenedOnce
-from vitlab.classify.engines.session import SessionEngine, Source, answer
-from vitlab.classify.exported_model import StaleExport, open_beside
-from vitlab.classify.open_model import open_answering
+from vitlab.classify.engines.session import SessionEngine, Source
+from vitlab.classify.exported import StaleExport, open_beside
 from vitlab.data.sources.cifar import CIFAR10_LABELS
 from vitlab.errors import InputError, MissingExtra, UnknownName, WeightsError
 from vitlab.jobs.export import write_onnx_beside
-from vitlab.weights.bundle_files import ONNX, WEIGHTS, record_file
-from vitlab.weights.bundled import bundled_folder
-from vitlab.weights.exported import FACTS_KEY, Facts, read_deployed, read_metadata
+from vitlab.machine.device import CACHE, NotEnoughMemory, check_weights, within_memory
+from vitlab.objectives.objective import objective_of
+from vitlab.weights.bundle import ONNX, WEIGHTS, record_file
+from vitlab.weights.exported import FACTS_KEY, Facts, read_export_metadata, read_metadata
+from vitlab.weights.resolve import bundled_folder
 from weights.bundles import make_bundle, small_model
 
 pytest.importorskip("onnxscript")
@@ -72,7 +73,7 @@ def photos(tmp_path: Path) -> Path:
 
 def probabilities(model: Path, photos: Path, **options: Any) -> NDArray[np.float64]:
     """Of every photo and class, in the order of the labels."""
-    predictor = open_answering(model, **options).predictor(batch_size=3)
+    predictor = open_classifier(model, **options).predictor(batch_size=3)
     found = [p for batch in predictor.stream(sorted(photos.iterdir()), top=10) for p in batch]
     return np.array([[dict(p.top)[label] for label in CIFAR10_LABELS] for p in found])
 
@@ -83,7 +84,7 @@ def test_every_engine_answers_as_torch_does(engine: str, bundle: Path, photos: P
     wanted = probabilities(bundle, photos, engine="torch")
     assert_allclose(probabilities(bundle, photos, engine=engine), wanted, **CLOSE)
     assert_allclose(probabilities(bundle / ONNX, photos, engine=engine), wanted, **CLOSE)
-    lone = open_answering(bundle, engine=engine).predictor()
+    lone = open_classifier(bundle, engine=engine).predictor()
     (batch,) = lone.stream(sorted(photos.iterdir()), top=1)
     assert [p.probability for p in batch] == pytest.approx(wanted.max(axis=1), rel=1e-4)
 
@@ -91,36 +92,36 @@ def test_every_engine_answers_as_torch_does(engine: str, bundle: Path, photos: P
 @pytest.mark.parametrize("given", ["run", "bundle", "file"])
 def test_the_usual_engine_is_onnx_runtime(given: str, bundle: Path) -> None:
     path = {"run": bundle.parent, "bundle": bundle, "file": bundle / ONNX}[given]
-    found = open_answering(path)
+    found = open_classifier(path)
     assert found.engine == "onnxruntime"
-    assert found.fingerprint() == open_answering(path).fingerprint()
+    assert found.fingerprint() == open_classifier(path).fingerprint()
 
 
 def test_openvino_is_usual_where_it_is_faster(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitlab.machine.cores.wide_vectors", lambda: True)
+    monkeypatch.setattr("vitlab.machine.device.wide_vectors", lambda: True)
     for path in (bundle, bundle / ONNX):
-        assert open_answering(path).engine == "openvino"
-        assert open_answering(path, quickly=True).engine == "onnxruntime"
+        assert open_classifier(path).engine == "openvino"
+        assert open_classifier(path, quickly=True).engine == "onnxruntime"
     with monkeypatch.context() as patched:
         patched.setattr(onnx_engine, "STREAMED", 0)
-        assert open_answering(bundle).engine == "onnxruntime"
+        assert open_classifier(bundle).engine == "onnxruntime"
     with monkeypatch.context() as patched:
-        facts = read_deployed(read_metadata(bundle / ONNX), ONNX)
+        facts = read_export_metadata(read_metadata(bundle / ONNX), ONNX)
         whole = replace(facts, facts=replace(facts.facts, quantize="int8"))
-        patched.setattr(onnx_engine, "read_deployed", lambda *_: whole)
-        assert open_answering(bundle / ONNX).engine == "onnxruntime"
+        patched.setattr(onnx_engine, "read_export_metadata", lambda *_: whole)
+        assert open_classifier(bundle / ONNX).engine == "onnxruntime"
     monkeypatch.setenv("VITLAB_RUNTIME", "plain")
-    assert open_answering(bundle).engine == "onnxruntime"
+    assert open_classifier(bundle).engine == "onnxruntime"
 
 
 def test_an_accelerator_or_changes_are_for_torch(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert open_answering(bundle, image_size=48).engine == "torch"
-    monkeypatch.setattr(open_model, "may_have_accelerator", lambda: True)
-    assert open_answering(bundle).engine == "torch"
+    assert open_classifier(bundle, image_size=48).engine == "torch"
+    monkeypatch.setattr(opening, "may_have_accelerator", lambda: True)
+    assert open_classifier(bundle).engine == "torch"
 
 
 def test_a_file_of_other_weights_is_noticed(
@@ -133,7 +134,7 @@ def test_a_file_of_other_weights_is_noticed(
     record_file(folder, WEIGHTS)
     with pytest.raises(StaleExport, match=r"model\.onnx was not made of the model\.safetensors"):
         open_beside(folder, engine="onnxruntime")
-    assert open_answering(folder).engine == "torch"
+    assert open_classifier(folder).engine == "torch"
     assert "torch computes instead" in caplog.text
 
 
@@ -142,24 +143,24 @@ def test_a_file_that_merges_otherwise_is_told(
 ) -> None:
     """The number is in the metadata; the graph is not looked at until it computes."""
     with pytest.raises(StaleExport) as caught:
-        open_answering(bundle, engine="onnxruntime", merge_tokens=8)
+        open_classifier(bundle, engine="onnxruntime", merge_tokens=8)
     assert str(caught.value) == (
         f"{bundle / ONNX} was exported with merge_tokens 0, not 8; "
         f"`vitlab export {bundle} --merge-tokens 8 --output FILE.onnx` writes such a file"
     )
     with pytest.raises(StaleExport, match="merge_tokens 0, not 8; `vitlab export MODEL --merge-to"):
-        open_answering(bundle / ONNX, merge_tokens=8)
+        open_classifier(bundle / ONNX, merge_tokens=8)
     with pytest.raises(InputError, match="merge_tokens 2: position 'relative_bias' is about the o"):
-        open_answering(bundle, merge_tokens=2)  # torch was asked, without a word
+        open_classifier(bundle, merge_tokens=2)  # torch was asked, without a word
     assert not caplog.text
     folder = copied(bundle, tmp_path / "merged")
     say_merged(folder / ONNX, 3)
     record_file(folder, ONNX)
     for model in (folder, folder / ONNX):
-        found = open_answering(model, merge_tokens=3)
+        found = open_classifier(model, merge_tokens=3)
         assert (found.engine, found.merge_tokens) == ("onnxruntime", 3)
-    assert open_answering(folder / ONNX).merge_tokens == 3
-    assert open_answering(folder).engine == "torch"
+    assert open_classifier(folder / ONNX).merge_tokens == 3
+    assert open_classifier(folder).engine == "torch"
     assert "was exported with merge_tokens 3, not 0" in caplog.text
 
 
@@ -185,7 +186,7 @@ def test_a_trained_model_gets_a_file(
     monkeypatch.setenv("VITLAB_ONNX", "1")
     folder = make_bundle(tmp_path / "bundle", small_model("cnn_tutorial"))
     assert write_onnx_beside(folder) == folder / ONNX
-    assert open_answering(folder).engine == "onnxruntime"
+    assert open_classifier(folder).engine == "onnxruntime"
 
 
 def test_training_writes_no_file_where_none_is_wanted(
@@ -220,7 +221,7 @@ def test_a_wrong_engine_is_one_line(
     name: str, engine: str, error: type[Exception], message: str, bundle: Path
 ) -> None:
     with pytest.raises(error, match=message):
-        open_answering(bundle / name, engine=engine)
+        open_classifier(bundle / name, engine=engine)
 
 
 def test_a_missing_runtime_says_what_to_install(
@@ -228,7 +229,7 @@ def test_a_missing_runtime_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(MissingExtra, match=r"pip install 'vitlab\[openvino\]'"):
-        open_answering(bundle / ONNX, engine="openvino")
+        open_classifier(bundle / ONNX, engine="openvino")
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, 4000])
@@ -237,7 +238,7 @@ def test_a_damaged_file_is_one_line(length: int, bundle: Path, tmp_path: Path) -
     file = tmp_path / "cut.onnx"
     file.write_bytes(whole[:length])
     with pytest.raises(WeightsError, match=r"cut\.onnx: ") as caught:
-        open_answering(file)
+        open_classifier(file)
     assert "\n" not in str(caught.value)
 
 
@@ -270,7 +271,7 @@ def test_torch_is_not_imported(bundle: Path, photos: Path) -> None:
 def test_the_bundled_model_answers_as_torch_does(photos: Path) -> None:
     found = {}
     for engine in ("torch", "onnxruntime"):
-        predictor = open_answering("cifar10", engine=engine).predictor()
+        predictor = open_classifier("cifar10", engine=engine).predictor()
         (batch,) = predictor.stream(sorted(photos.iterdir()), top=10)
         found[engine] = [dict(p.top) for p in batch]
     for ours, theirs in zip(found["torch"], found["onnxruntime"], strict=True):
@@ -304,7 +305,7 @@ class Doubles:
 
 
 def source_of(runtime: Doubles) -> Source:
-    facts = replace(FACTS, output_bytes=batch_size.CACHE // 4)
+    facts = replace(FACTS, output_bytes=CACHE // 4)
     opened = OpenedOnce(runtime)
     return Source(runtime=opened, name="x", facts=facts, preprocessing=PLAIN, task="regression")
 
@@ -369,26 +370,26 @@ def test_answers_are_those_of_torch(task: Any) -> None:
         "multi-label": lambda x: x.sigmoid(),
         "regression": lambda x: x,
     }[task](torch.from_numpy(logits).double())
-    assert_allclose(answer(logits, task), wanted, rtol=1e-6, atol=1e-12)
+    assert_allclose(objective_of(task).probabilities(logits), wanted, rtol=1e-6, atol=1e-12)
 
 
 def test_a_model_beyond_memory_is_refused(
     bundle: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_size, "free_bytes", lambda: 100_000)
+    monkeypatch.setattr("vitlab.machine.device.free_bytes", lambda: 100_000)
     with pytest.raises(NotEnoughMemory, match=r"model.onnx needs .* GB of memory for weights"):
-        open_answering(bundle).predictor()
+        open_classifier(bundle).predictor()
     weights = (bundle / "model.safetensors").stat().st_size / 1e9
     told = rf"bundle needs {weights:.3g} GB .* 0\.0001 GB are free"
     with pytest.raises(NotEnoughMemory, match=told):
-        open_answering(bundle, engine="torch")
+        open_classifier(bundle, engine="torch")
 
 
 @pytest.mark.parametrize(("free", "images"), [(None, 16), (10**9, 16), (640, 5), (3, 1)])
 def test_batches_fit_into_memory(
     free: int | None, images: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_size, "free_bytes", lambda: free)
+    monkeypatch.setattr("vitlab.machine.device.free_bytes", lambda: free)
     # Of 640 bytes, 512 may be used; two workers need 50 for every image.
     assert within_memory(16, peak_bytes=50, workers=2) == images
     if free is None:
@@ -403,7 +404,7 @@ def test_a_file_without_our_metadata_is_refused(tmp_path: Path) -> None:
     graph = helper.make_graph([helper.make_node("Relu", ["a"], ["b"])], "g", ends[:1], ends[1:])
     onnx.save(helper.make_model(graph), str(tmp_path / "foreign.onnx"))
     with pytest.raises(WeightsError, match="no labels and preprocessing in its metadata"):
-        open_answering(tmp_path / "foreign.onnx")
+        open_classifier(tmp_path / "foreign.onnx")
 
 
 @pytest.fixture(scope="module")
@@ -424,13 +425,13 @@ def test_a_compiled_package_answers_as_torch_does(
 ) -> None:
     wanted = probabilities(bundle, photos, engine="torch")
     assert_allclose(probabilities(package, photos), wanted, **CLOSE)
-    assert open_answering(package).engine == "aoti"
+    assert open_classifier(package).engine == "aoti"
 
 
 def test_a_file_that_is_no_package_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.pt2").write_bytes(b"PK nothing")
     with pytest.raises(WeightsError, match="not an AOTInductor package") as caught:
-        open_answering(tmp_path / "a.pt2")
+        open_classifier(tmp_path / "a.pt2")
     assert "\n" not in str(caught.value)
 
 
@@ -438,13 +439,13 @@ MANY = """
 import sys
 from pathlib import Path
 import numpy as np
-from vitlab.classify.open_model import open_answering
+from vitlab.classify.classifier import open_classifier
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1])
 
 engine, model = sys.argv[1:]
-computing = open_answering(Path(model), engine=engine).predictor().engine
+computing = open_classifier(Path(model), engine=engine).predictor().engine
 pixels = np.random.default_rng(0).integers(0, 256, (1, 3, 32, 32), dtype=np.uint8)
 first = computing.predict(pixels)
 for _ in range(1_000):

@@ -103,6 +103,15 @@ def test_a_batch_is_its_images(method: Any) -> None:
         np.testing.assert_allclose(one.map, own.map, rtol=2e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [(41, 97), (97, 41), (50, 50)])
+def test_photograph_and_map_are_beside_each_other(size: tuple[int, int]) -> None:
+    figure = draw([classifier().explain(photo(*size), method="rollout")])
+    figure.draw_without_rendering()
+    image, heat = (axes.get_position() for axes in figure.axes[:2])
+    assert (image.y0, image.y1) == pytest.approx((heat.y0, heat.y1), abs=1e-6)
+    assert image.width == pytest.approx(heat.width, abs=1e-6)
+
+
 def test_each_layer_and_each_head() -> None:
     asked = classifier(registers=2)
     for method in ("attention", "rollout", "relevance", "gradcam"):

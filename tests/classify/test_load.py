@@ -13,8 +13,7 @@ import torch
 import vitlab
 from jobs.classifiers import saved_model
 from vitlab.classify.classifier import Classifier
-from vitlab.classify.exported_model import DeployedModel
-from vitlab.weights.bundled import bundled_folder
+from vitlab.weights.resolve import bundled_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = [np.random.default_rng(n).integers(0, 256, (35, 41, 3), np.uint8) for n in range(3)]
@@ -24,7 +23,8 @@ PICTURES = [np.random.default_rng(n).integers(0, 256, (35, 41, 3), np.uint8) for
 def test_every_engine_answers_as_torch_does(engine: str) -> None:
     pytest.importorskip("onnxruntime" if engine == "auto" else engine)
     found = vitlab.load("cifar10", engine=engine)
-    assert isinstance(found, DeployedModel)
+    assert found.exported is not None
+    assert found.engine == found.exported.engine != "torch"
     plain = vitlab.load("cifar10")
     assert (found.labels, found.preprocessing) == (plain.labels, plain.preprocessing)
     for pictures in (PICTURES, PICTURES[0]):

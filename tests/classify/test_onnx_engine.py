@@ -7,7 +7,7 @@ import pytest
 
 from vitlab.classify.engines import runtimes as module
 from vitlab.classify.engines.runtimes import STREAMED, onnx_engine
-from vitlab.weights.exported import Deployed, Facts
+from vitlab.weights.exported import ExportMetadata, Facts
 
 PLAIN = Facts(
     weights=None,
@@ -50,10 +50,12 @@ def test_what_runs_a_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: name if name in installed else None)
-    monkeypatch.setattr("vitlab.machine.cores.wide_vectors", lambda: wide)
+    monkeypatch.setattr("vitlab.machine.device.wide_vectors", lambda: wide)
     monkeypatch.setenv("VITLAB_RUNTIME", runtime)
     monkeypatch.setattr(module, "read_metadata", lambda file: {})
-    monkeypatch.setattr(module, "read_deployed", lambda *_: Deployed(config={}, facts=facts))
+    monkeypatch.setattr(
+        module, "read_export_metadata", lambda *_: ExportMetadata(config={}, facts=facts)
+    )
     assert onnx_engine(Path("a.onnx"), quickly=quickly) == chosen
 
 

@@ -21,12 +21,12 @@ from data.picture_files import encoded, picture
 from jobs.classifiers import colours, saved_model
 from reference.torchvision_ops import declare
 from vitlab import create_model, load
-from vitlab.classify.batch_size import CACHE, MOST, fitting
 from vitlab.classify.predictor import Predictor
 from vitlab.errors import InputError, WeightsError
 from vitlab.images.open import VALID
 from vitlab.images.pixels import read_picture
 from vitlab.images.preprocessing import Preprocessing
+from vitlab.machine.device import CACHE, MOST, fitting
 from vitlab.models.cost import largest_output
 
 PLAIN = Preprocessing(size=(4, 4), mean=(0.0,) * 3, std=(1.0,) * 3)

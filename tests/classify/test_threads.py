@@ -17,11 +17,11 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import vitlab
-from vitlab.classify.batch_size import MOST_WORKERS, share_cores
 from vitlab.classify.engines import session as session_engine
 from vitlab.classify.engines.runtimes import OnnxRuntime, OpenedOnce, OpenVino, shared_pool
 from vitlab.classify.engines.session import SessionEngine, Source
 from vitlab.exporting.torch_export import write_package
+from vitlab.machine.device import MOST_WORKERS, share_cores
 from vitlab.weights.exported import Facts
 
 SHAPE = (3, 2, 5)
@@ -210,7 +210,7 @@ def test_weights_in_memory_are_not_asked_for_again(monkeypatch: pytest.MonkeyPat
         runtime=OpenedOnce(Adding()), name="x", facts=FACTS, preprocessing=PLAIN, task="regression"
     )
     SessionEngine(source, threads=1).predict(np.ones((1, *SHAPE), np.float32))
-    monkeypatch.setattr("vitlab.classify.batch_size.free_bytes", lambda: 1)
+    monkeypatch.setattr("vitlab.machine.device.free_bytes", lambda: 1)
     SessionEngine(source, threads=1)
     with pytest.raises(vitlab.VitlabError, match="x needs 1e-09 GB of memory for weights"):
         engine_of(Adding())

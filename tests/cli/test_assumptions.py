@@ -50,7 +50,7 @@ def test_load_weights_logs_one_warning(bare: Path, caplog: pytest.LogCaptureFixt
 def test_nothing_is_assumed_where_all_is_stated(
     bare: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = vitlab.load_weights(bare, heads=2, norm_eps=1e-6, gelu="erf", pool="cls")
+    model = vitlab.load_weights(bare, heads=2, norm_eps=1e-6, gelu="erf", pool="cls", norm="pre")
     for format, suffix in (("timm", "pth"), ("torchvision", "pt"), ("vitlab", "safetensors")):
         path = tmp_path / f"ours.{suffix}"
         vitlab.save_weights(model, path, format=format)
@@ -93,11 +93,11 @@ def test_benchmark_prints_it_once(command: Command, bare: Path) -> None:
 
 
 def test_an_architecture_is_trusted_by_set(command: Command, bare: Path) -> None:
-    (bare.parent / "config.json").write_text('{"architecture": "vit_base_patch16_rope_ape_224"}')
-    assert "'vit_base_patch16_rope_ape_224' is not supported" in command("summary", bare).mistake
+    (bare.parent / "config.json").write_text('{"architecture": "naflexvit_base_patch16_gap"}')
+    assert "'naflexvit_base_patch16_gap' is not supported" in command("summary", bare).mistake
     outcome = command("summary", bare, "--set", "trust_architecture=true")
     assert outcome.code == 0
-    assert outcome.err.count("'vit_base_patch16_rope_ape_224' is a plain ViT") == 1
+    assert outcome.err.count("'naflexvit_base_patch16_gap' is a plain ViT") == 1
 
 
 @pytest.mark.parametrize("format", ["timm", "torchvision", "vitlab"])

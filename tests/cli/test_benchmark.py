@@ -7,8 +7,8 @@ import pytest
 
 from command import Command
 from jobs.classifiers import LABELS, colours, saved_model
-from vitlab.weights.bundled import bundled_folder
 from vitlab.weights.exported import FACTS_KEY
+from vitlab.weights.resolve import bundled_folder
 
 
 def test_a_benchmark_is_told_and_written(command: Command, tmp_path: Path) -> None:
@@ -62,9 +62,7 @@ def test_exported_files_take_part(command: Command, tmp_path: Path) -> None:
     [
         (("vit_test", "--engines", "abacus"), "unknown engine 'abacus'; valid: "),
         (("vit_test", "--batch", "1,x"), "'1,x' is not numbers with commas between them"),
-        (("vit_test", "--against", "keras"), "unknown library 'keras'; valid: timm, transf"),
         (("vit_test", "--merge-tokens", "4,4"), "merge_tokens 4, 4: one of them comes twice"),
-        (("a.onnx", "--against", "timm"), "a.onnx against timm: an exported file has no weights"),
         (("gone.onnx", "--batch", "1"), "gone.onnx: no such file"),
         (("vit_test", "vit_test"), "models vit_test, vit_test: one of them comes twice"),
     ],

@@ -13,7 +13,7 @@ from PIL import Image
 import vitlab
 from command import Command
 from vitlab.errors import VitlabError
-from vitlab.weights.bundle_files import FILES
+from vitlab.weights.bundle import FILES
 from weights.bundles import edit_config, make_bundle, small_model
 
 pytestmark = pytest.mark.usefixtures("no_type_checks")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress as Bars
 
 from command import Command
-from vitlab.cli.progress import PlainProgress, TerminalProgress, showing
+from vitlab.cli.progress import DownloadBars, DownloadLines, download_progress
 from vitlab.data.datasets import Mirror, StoredFile
 from vitlab.data.sources.digits import DIGITS
 from vitlab.errors import DataError
@@ -96,7 +96,7 @@ def test_fetch_tells_what_it_does(command: Command, toy: None, home: Path) -> No
         "toy.bin: 100 % of 2 bytes",
     ]
     again = command("data", "fetch", "toy")
-    assert (again.out, again.err) == (f"toy is in {home / 'toy'} already\n", "")
+    assert (again.out, again.err) == (f"toy is already in {home / 'toy'}\n", "")
 
 
 def test_fetch_for_programs(command: Command, toy: None, home: Path) -> None:
@@ -129,7 +129,7 @@ def test_on_a_terminal_there_is_a_bar() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=100)
     with Bars(console=console) as bars:
-        progress = TerminalProgress(bars)
+        progress = DownloadBars(bars)
         progress.note("a [note]")
         progress.advance("file", 1, 4)
         progress.advance("file", 3, 4)
@@ -143,8 +143,8 @@ def test_on_a_terminal_there_is_a_bar() -> None:
 
 def test_elsewhere_there_are_lines() -> None:
     stream = io.StringIO()
-    with showing(stream) as progress:
-        assert isinstance(progress, PlainProgress)
+    with download_progress(stream) as progress:
+        assert isinstance(progress, DownloadLines)
         for done in range(101):
             progress.advance("file", done, 100)
     assert len(stream.getvalue().splitlines()) == 10

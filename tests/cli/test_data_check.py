@@ -14,7 +14,7 @@ from command import Command
 from data.messy_folder import EXPECTED, make_messy, photograph
 from data.picture_files import encoded
 from vitlab.cli import progress as module
-from vitlab.cli.progress import counting
+from vitlab.cli.progress import file_progress
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,10 @@ def test_findings_are_told_and_are_no_error(command: Command, messy: Path) -> No
     ) in lines
     assert "train/cat/00.jpg = val/cat/same 1.jpg (bit for bit)" in lines
     assert "… and 1 more" in lines
-    assert lines.index("Worth knowing (handled when read):") > lines.index(
+    assert lines.index("Handled when read:") > lines.index(
         "1 class without a readable image: nothing of the kind can be learnt"
     )
-    assert "Nothing found that hurts training." not in lines
+    assert "Nothing found that harms training." not in lines
 
 
 def test_for_programs_every_case_is_listed(command: Command, messy: Path) -> None:
@@ -78,7 +78,7 @@ def test_strict_fails_where_training_would_suffer(
     assert command("data", "check", messy, "--strict").code == 1
     outcome = command("data", "check", clean(tmp_path), "--strict")
     assert outcome.code == 0
-    assert outcome.out.endswith("Nothing found that hurts training.\n")
+    assert outcome.out.endswith("Nothing found that harms training.\n")
 
 
 def test_the_sheet_is_written_whole(command: Command, messy: Path, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_many_classes_are_cut_to_the_smallest(command: Command, tmp_path: Path) 
     fill(tmp_path, *(f"class {i:02}/1.png" for i in range(22)), "class 00/2.png")
     out = command("data", "check", tmp_path).out
     assert "the 20 smallest of 22 classes; --json has all" in out
-    assert "class 00 " not in out.partition("Hurts training")[0]
+    assert "class 00 " not in out.partition("Harms training")[0]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_bar_counts_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=100)
     monkeypatch.setattr(module, "EscapingConsole", lambda file: console)
-    with counting("files", stream) as watch:
+    with file_progress("files", stream) as watch:
         watch(0, 4)
         watch(3, 4)
     assert "3/4" in stream.getvalue()
@@ -177,7 +177,7 @@ def test_elsewhere_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch)
     clock = iter([0.0, 5.0, 12.0, 15.0, 30.0])
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     stream = io.StringIO()
-    with counting("files", stream) as watch:
+    with file_progress("files", stream) as watch:
         for done in (100, 200, 300, 1000):
             watch(done, 1000)
     assert stream.getvalue() == "files: 200 of 1,000, 0.8 min left\n"

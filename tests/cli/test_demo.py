@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from command import Command
-from vitlab.cli.thumbnails import thumbnail
+from vitlab.cli.output import thumbnail
 from vitlab.data.sources.cifar import CIFAR10_LABELS
 from vitlab.errors import ConfigError
 from vitlab.jobs import demo as demo_module
@@ -34,7 +34,7 @@ def test_the_model_inside_is_shown_tuned_and_judged_again(
     assert "vit_test.cifar10, the model inside the package" in outcome.out
     assert "it has learned from most of them before" in outcome.out
     before = evaluate(inside, "sample").evaluation
-    assert f"before: accuracy {before.accuracy:.2%} (" in outcome.out
+    assert f"before: accuracy {before.figures['accuracy']:.2%} (" in outcome.out
     after = json.loads((out / "bundle" / "config.json").read_text())
     assert f"after:  accuracy {after['metrics']['test_accuracy']:.2%} (" in outcome.out
     assert after["provenance"]["from"] == "vit_test.cifar10"

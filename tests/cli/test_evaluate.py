@@ -14,12 +14,11 @@ from PIL import Image
 from command import Command
 from vitlab import Preprocessing, VisionTransformer, create_model, load, save_weights
 from vitlab.data.datasets import open_data
-from vitlab.data.images import FileSet
+from vitlab.data.images import FileSet, survey_of
 from vitlab.evaluation.calibration import fit_temperature
 from vitlab.jobs import evaluate as evaluation
 from vitlab.jobs.evaluate import evaluate
-from vitlab.jobs.run_data import open_images, survey_of
-from vitlab.jobs.run_folder import Plan, write_plan, write_survey
+from vitlab.jobs.training_run import Plan, open_images, write_plan, write_survey
 from vitlab.training.config import TrainConfig
 from vitlab.weights.bundle import save_bundle
 from vitlab.weights.source import WeightSource

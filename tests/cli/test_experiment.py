@@ -9,8 +9,7 @@ import pytest
 
 from command import Command
 from vitlab.errors import ExperimentStopped
-from vitlab.experiments import context as lab
-from vitlab.experiments import run
+from vitlab.experiments import context, run
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "experiments" / "dropout.toml"
@@ -19,7 +18,7 @@ EXAMPLE = ROOT / "docs" / "experiments" / "dropout.toml"
 def test_a_file_of_the_users_own(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(lab.SMOKE, "budget", 1.0)
+    monkeypatch.setitem(context.SMOKE, "budget", 1.0)
     words = ("experiment", EXAMPLE, "--out", tmp_path / "out", "--smoke", "--seeds", 1)
     outcome = command(*words, "--json")
     assert outcome.code == 0, outcome.err

@@ -86,7 +86,7 @@ def test_some_of_many_and_the_broken(command: Command, place: Path, tmp_path: Pa
     options = ("--images", 3, "--output", tmp_path / "a.png")
     outcome = command("explain", place / "model.safetensors", tmp_path / "photos", *options)
     assert outcome.code == 0
-    assert "of 6 images, drawn by chance" in outcome.out
+    assert "of 6 images, drawn at random" in outcome.out
     told = command("explain", place / "model.safetensors", tmp_path / "photos", "--json")
     found = json.loads(told.out)
     assert len(found["images"]) == 5

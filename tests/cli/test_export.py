@@ -29,13 +29,13 @@ def test_a_file_is_written_and_described(
         return judged
 
     monkeypatch.setattr(export_accuracy, "accuracy_of", judge)
-    monkeypatch.setattr(export_accuracy, "before", lambda *_, split: split)
+    monkeypatch.setattr(export_accuracy, "before", lambda *_, split, download: split)
     file = tmp_path / "a.onnx"
     arguments = ["export", "cnn_tutorial", "--output", str(file)]
     told = command(*arguments, "--data", "x", "--split", "all")
     assert (told.code, told.err, splits) == (0, "", ["all"])
     assert "any number of images, 3 x 32 x 32, normalised images" in told.out
-    assert "random: the name of a model has none that have learned" in told.out
+    assert "random: a model's name has no trained weights" in told.out
     assert "75.00%   74.50%   -0.50% (-1.20% to +0.20%)       99.00%      200" in told.out
     assert command(*arguments).mistake == f"{file} exists; --force overwrites it"
     facts = json.loads(command(*arguments, "--force", "--json").out)

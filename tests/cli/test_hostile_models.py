@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from command import Command
-from vitlab.weights.bundle_files import read_bundle_config
+from vitlab.weights.bundle import read_bundle_config
 from weights.bundles import make_bundle
 
 FACTS = {

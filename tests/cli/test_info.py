@@ -9,6 +9,14 @@ from command import Command
 from vitlab.jobs.card import markdown, read_card, sections
 from weights.bundles import METRICS, PROVENANCE, make_bundle
 
+EXPORTED = [
+    ((), {"any number of images a call", "takes normalised pixels"}),
+    (
+        ("--one-image", "--preprocess-inside"),
+        {"1 image a call", "takes 8-bit pixels and normalises them itself"},
+    ),
+]
+
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
@@ -25,6 +33,25 @@ def test_the_card_has_every_section_and_row(command: Command, bundle: Path) -> N
             line.split(maxsplit=len(name.split()))[-1]
             for line, (name, _) in zip(shown, section.rows, strict=True)
         ] == [value for _, value in section.rows]
+
+
+@pytest.mark.parametrize(("options", "rows"), EXPORTED)
+def test_an_exported_file_has_a_card(
+    command: Command, bundle: Path, tmp_path: Path, options: tuple[str, ...], rows: set[str]
+) -> None:
+    file = tmp_path / "model.onnx"
+    assert command("export", bundle, "--output", file, *options).code == 0
+    card, origin = read_card(file), read_card(bundle)
+    assert (card.kind, card.format) == ("exported", "onnx")
+    for name in ("labels", "preprocessing", "metrics", "licence", "cost", "model", "task", "title"):
+        assert getattr(card, name) == getattr(origin, name), name
+    assert set(card.exported) == rows
+    lines = command("info", file).out.splitlines()
+    assert lines[0] == "vit_test on trees"
+    assert sum(line.startswith("  exported") for line in lines) == len(rows)
+    assert json.loads(command("info", file, "--json").out)["exported"] == list(card.exported)
+    file.write_bytes(file.read_bytes()[:200])
+    assert "model.onnx: " in command("info", file).mistake
 
 
 def test_a_terminal_wraps_long_values(

@@ -45,13 +45,13 @@ def test_without_a_command_the_help_is_shown(command: Command) -> None:
 
 
 GROUPED = {
-    "First steps": "demo",
+    "First steps": "demo doctor",
     "Models and weights": "models summary weights info convert",
     "Data": "data",
     "Train": "train finetune pretrain experiment",
     "Predict and evaluate": "predict evaluate features similar fewshot benchmark",
-    "Understand": "explain figures walkthrough",
-    "Export and share": "export push pull",
+    "Understand": "explore explain figures walkthrough",
+    "Export and share": "export serve push pull",
 }
 
 

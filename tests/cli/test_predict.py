@@ -189,7 +189,7 @@ SINGLE = {
     "huge.png": (png_of(30_000, 30_000), "huge.png: 900,000,000 pixels; valid: at most 89,478,485"),
     "large.png": (
         png_of(10_000, 9_000),
-        "large.png: 10000 x 9000 pixels; valid: at most 89,478,485",
+        "large.png: 9000 x 10000 pixels; valid: at most 89,478,485",
     ),
     "empty.jpg": (b"", "empty.jpg: an empty file"),
     "text.jpg": (b"hello", "text.jpg: not an image of a known format"),
@@ -225,7 +225,7 @@ def test_the_pixel_limit_can_be_raised_and_lowered(
     pixels = 37 * 41
     assert command("predict", weights, path, "--max-pixels", pixels).code == 0
     mistake = command("predict", weights, path, "--max-pixels", pixels - 1).mistake
-    assert f"37 x 41 pixels; valid: at most {pixels - 1:,}" in mistake
+    assert f"41 x 37 pixels; valid: at most {pixels - 1:,}" in mistake
     assert limit == Image.MAX_IMAGE_PIXELS
 
 

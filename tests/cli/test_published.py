@@ -12,8 +12,9 @@ from command import Command
 from data.server import Served
 from vitlab import save_weights
 from vitlab.io import download as downloading
-from vitlab.weights import bundled, imagenet
-from vitlab.weights.published import Checkpoint, checkpoints
+from vitlab.weights import resolve
+from vitlab.weights.labels import imagenet_labels
+from vitlab.weights.resolve import Checkpoint, checkpoints, known_licence
 from weights.published import FILE, publish, small_model
 
 
@@ -22,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VITLAB_WEIGHTS", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(downloading, "PAUSE", 0.0)
-    monkeypatch.setattr(bundled, "FOLDER", tmp_path / "no models inside the package")
+    monkeypatch.setattr(resolve, "FOLDER", tmp_path / "no models inside the package")
     return tmp_path / "home"
 
 
@@ -75,7 +76,7 @@ def test_fetch_tells_what_it_does(command: Command, demo: Checkpoint, home: Path
     assert f"{demo.name}: from 127.0.0.1" in outcome.err
     assert "100 %" in outcome.err
     again = command("weights", "fetch", demo.name)
-    assert again.out == f"{demo.name} is in {home / demo.name / FILE} already\n"
+    assert again.out == f"{demo.name} is already in {home / demo.name / FILE}\n"
 
 
 def test_a_name_that_is_not_there(command: Command, demo: Checkpoint) -> None:
@@ -90,11 +91,14 @@ def test_a_server_that_fails_is_one_line(
     outcome = command("weights", "fetch", demo.name)
     assert (outcome.code, outcome.out) == (2, "")
     error = outcome.err.splitlines()[-1]
-    assert error == (f"error: {demo.name} could not be fetched from {demo.url}: HTTP 404 Not Found")
+    assert error == (
+        f"error: {demo.name} could not be fetched from {demo.url}: HTTP 404 Not Found; "
+        "a file that was downloaded elsewhere can be passed by its path instead of the name"
+    )
     assert not (home / demo.name).exists()
 
 
-@pytest.mark.parametrize("name", ["summary", "info", "predict"])
+@pytest.mark.parametrize("name", ["summary", "predict"])
 def test_weights_that_are_not_fetched_are_told(
     command: Command, demo: Checkpoint, image: Path, name: str
 ) -> None:
@@ -104,19 +108,49 @@ def test_weights_that_are_not_fetched_are_told(
     )
 
 
+@pytest.mark.parametrize(("dataset", "classes"), [("imagenet-1k", 1000), (None, 0)])
+def test_info_works_before_fetching(command: Command, dataset: str | None, classes: int) -> None:
+    found = next(each for each in checkpoints().values() if each.dataset == dataset)
+    facts = json.loads(command("info", found.name, "--json").out)
+    assert (facts["kind"], facts["licence"], facts["name"]) == (
+        *("published", found.licence),
+        found.name,
+    )
+    assert facts["model"]["classes"] == classes
+    assert facts["labels"] == (list(imagenet_labels()) if classes else None)
+    assert facts["files"] == []
+    out = command("info", found.name).out
+    assert f"vitlab weights fetch {found.name}" in out
+    assert re.search(rf"licence +{re.escape(found.licence)}", out)
+
+
+def test_files_with_a_published_name_have_its_licence() -> None:
+    for found in checkpoints().values():
+        assert known_licence(found.remote.name) == found.licence
+    assert known_licence("mine.pth") is None
+
+
+def test_the_bundled_model_states_its_licence(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    facts = json.loads(command("info", "cifar10", "--json").out)
+    assert facts["licence"] == "Apache-2.0"
+
+
 def test_fetched_weights_are_used_by_name(
     command: Command, demo: Checkpoint, image: Path, tmp_path: Path
 ) -> None:
     assert command("weights", "fetch", demo.name).code == 0
     facts = json.loads(command("info", demo.name, "--json").out)
     assert (facts["name"], facts["licence"]) == (demo.name, "Apache-2.0")
-    assert facts["labels"] == list(imagenet.labels())
+    assert facts["labels"] == list(imagenet_labels())
     assert facts["preprocessing"]["keep_aspect"] is False
     assert re.search(r"licence +Apache-2\.0", command("info", demo.name).out)
     summed = json.loads(command("summary", demo.name, "--json").out)
     assert summed["parameters"] == sum(p.numel() for p in small_model().parameters())
     (found,) = json.loads(command("predict", demo.name, image, "--json").out)
-    assert found["label"] in imagenet.labels()
+    assert found["label"] in imagenet_labels()
     target = tmp_path / "out.safetensors"
     assert command("convert", demo.name, target, "--format", "timm").code == 0
     (converted,) = json.loads(command("predict", target, image, "--json").out)
@@ -135,3 +169,34 @@ def test_labels_by_name_or_file(command: Command, image: Path, tmp_path: Path) -
     assert f"{few}: 2 labels for a model of 1000 classes" in mistake
     mistake = command("predict", path, image, *options, "imagenet1k").mistake
     assert "did you mean imagenet-1k" in mistake
+
+
+def test_finetune_fetches_what_is_missing(
+    command: Command, demo: Checkpoint, tmp_path: Path, home: Path
+) -> None:
+    arguments = ("finetune", "--from", demo.name, "--data", "digits", "--steps", 1)
+    out = ("--out", tmp_path / "run")
+    assert "has not been fetched" in command(*arguments, *out).mistake
+    outcome = command(*arguments, *out, "--download")
+    assert outcome.code == 0, outcome
+    assert (home / demo.name / FILE).is_file()
+    assert f"{FILE}: " in outcome.out
+    assert "bytes fetched" in outcome.out
+    assert "fetched" not in command(*arguments, "--out", tmp_path / "two", "--download").out
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar100"])
+def test_model_and_data_that_are_swapped_give_a_hint(
+    command: Command, tmp_path: Path, name: str
+) -> None:
+    for given in ("vit_ti16", "vit_ti16.deit"):
+        options = ("--from", name, "--data", given, "--out", tmp_path / "run")
+        mistake = command("finetune", *options).mistake
+        assert mistake.startswith(f"unknown model '{name}'")
+        assert "it is a dataset: are model and data swapped?" in mistake
+    mistake = command("evaluate", name, "--data", "digits").mistake
+    assert "it is a dataset: are model and data swapped?; valid: " in mistake
+    weights = tmp_path / "mine.safetensors"
+    save_weights(small_model(), weights)
+    mistake = command("train", "--data", weights, "--out", tmp_path / "run").mistake
+    assert mistake.startswith(f"{weights} is a model, not data")

@@ -74,7 +74,7 @@ def test_too_few_images_stop_the_run(
     if not more:
         checked = command("data", "check", data)
         assert "too small to be split: training needs at least 3" in checked.out
-        assert "Nothing found that hurts training" not in checked.out
+        assert "Nothing found that harms training" not in checked.out
 
 
 def test_a_class_that_is_not_evaluated_is_named(command: Command, tmp_path: Path) -> None:

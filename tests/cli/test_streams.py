@@ -80,10 +80,10 @@ def test_too_few_file_descriptors_for_the_workers(tmp_path: Path) -> None:
     data, out = make_folder(tmp_path / "data"), tmp_path / "run"
     settings = "--steps 2 --set model=vit_test --set batch_size=48 --set workers=30"
     words = f"train default --data {data} --out {out} {settings}"
-    done = shell(words, before="ulimit -n 64")
+    done = shell(words, before="ulimit -n 32")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(
-        "error: too many open files: the limit is 64 (ulimit -n); raise it, or use fewer workers"
+        "error: too many open files: the limit is 32 (ulimit -n); raise it, or use fewer workers"
     )
     assert "Traceback" not in done.stderr
 

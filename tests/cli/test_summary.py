@@ -50,3 +50,11 @@ def test_a_name_comes_before_a_file_of_that_name(
 )
 def test_a_mistake_is_one_line(command: Command, arguments: list[str], message: str) -> None:
     assert message in command("summary", *arguments).mistake
+
+
+def test_the_layout_of_torchinfo(command: Command) -> None:
+    found = command("summary", "vit_seed", "--batch", 2, "--layout", "torchinfo")
+    assert "torchinfo counts them: 18.92 M" in found.out
+    assert "EncoderBlock: 3-1" in found.out
+    mistake = command("summary", "vit_seed", "--layout", "torchinf").mistake
+    assert mistake == "unknown layout 'torchinf'; did you mean torchinfo?"

@@ -1,9 +1,11 @@
 """Names from files and downloads cannot control the terminal or fake a line."""
 
+import io
 import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from PIL import Image
 
 from command import Command
 from runs import MAIN
+from vitlab.cli import main
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no such names on Windows")
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -49,10 +52,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in a folder with such a name, whose bundle has such labels."""
     out = tmp_path_factory.mktemp("runs") / "run\x1b[7m\nerror: fake"
-    done = vitlab("train", "default", "--data", data, "--out", out, "--steps", "2", *SMALL)
-    assert done.returncode == 0
-    check(done.stdout)
-    check(done.stderr)
+    words = ("train", "default", "--data", str(data), "--out", str(out), "--steps", "2", *SMALL)
+    printed, logged = io.StringIO(), io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(logged):
+        assert main.run(words) == 0
+    check(printed.getvalue())
+    check(logged.getvalue())
     return out
 
 
@@ -89,6 +94,7 @@ def vitlab(*arguments: object) -> "subprocess.CompletedProcess[str]":
         ("convert BROKEN OUT.npz --format google", 2),
         ("train BROKEN --out OUT", 2),
         ("no\x1b[1m\nerror: fake", 2),
+        ("similar no\x1b.npz x", 2),
     ],
 )
 def test_printed_names_are_escaped(
@@ -116,28 +122,41 @@ def test_log_messages_are_escaped(data: Path, run: Path, tmp_path: Path) -> None
     check(done.stdout)
     check(done.stderr)
     assert "broken\\x1b[1m\\nerror: fake.png" in done.stderr
-    assert vitlab("similar", "no\x1b.npz", "x").stderr.startswith("error: no\\x1b.npz")
 
 
-@pytest.mark.parametrize("words", [["info"], ["predict", "IMAGE"], ["evaluate", "--data", "DATA"]])
-def test_on_a_terminal_only_rich_moves_the_cursor(data: Path, run: Path, words: list[str]) -> None:
+BETWEEN = "=== the next command ==="
+
+
+def test_on_a_terminal_only_rich_moves_the_cursor(data: Path, run: Path) -> None:
     import pty
 
     image = data / CONTROL / "1\x1b[32m\nerror: fake.png"
-    known = {"IMAGE": str(image), "DATA": str(data)}
-    arguments = [words[0], str(run), *(known.get(word, word) for word in words[1:])]
-    main, other = pty.openpty()
+    commands = [
+        ["info", str(run)],
+        ["predict", str(run), str(image)],
+        ["evaluate", str(run), "--data", str(data)],
+    ]
+    lines = [f"assert run({words!r}) == 0; print({BETWEEN!r}, flush=True)" for words in commands]
+    code = "\n".join(["from vitlab.cli.main import run", *lines])
+    terminal, other = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "TERM": "xterm", "COLUMNS": "200"}
     started = subprocess.Popen(
-        [sys.executable, "-c", MAIN, *arguments], env=environment, stdout=other, stderr=other
+        [sys.executable, "-c", code], env=environment, stdout=other, stderr=other
     )
     os.close(other)
     written = b""
-    while block := _read(main):
+    while block := _read(terminal):
         written += block
-    os.close(main)
+    os.close(terminal)
     assert started.wait() == 0
-    text = written.decode()
+    *texts, rest = written.decode().split(BETWEEN)
+    assert (len(texts), rest.strip()) == (len(commands), "")
+    for text in texts:
+        check_terminal(text)
+
+
+def check_terminal(text: str) -> None:
+    """Control sequences are those of Rich, and names are escaped."""
     own = re.sub(r"\x1b\[(\?25[lh]|[0-9;]*[mKAG])", "", text).replace("\r", "")
     check(own)
     assert "\x1b[31mX" not in text

@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
+import vitlab
 from command import Command
 from vitlab.errors import Interrupted
-from vitlab.jobs import run as job
-from vitlab.models.build import create_model
+from vitlab.jobs import train as job
 from vitlab.models.cost import cost
-from vitlab.report.html import short
+from vitlab.models.variants import create_model
+from vitlab.report.numbers import short
 from vitlab.training import batch_size, loop
 from vitlab.training.optim import optimizer_flops
 from vitlab.training.recipes.from_scratch import recipe
 
+STEP = {"model": "vit_test", "budget_in": "steps", "budget": 1.0}
 SMALL = ("--data", "sample", "--steps", 2, "--set", "model=vit_test", "--set", "evaluations=1")
 
 
@@ -33,6 +35,14 @@ def test_a_run_is_told_in_lines_and_as_json(command: Command, tmp_path: Path) ->
         assert stored[name] == told[name], name
     assert "vit_test on sample: 2 steps of 16 images" in outcome.err
     assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["batch_size"] == 16
+
+
+def test_a_result_is_one_line_in_python(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = vitlab.train(data="digits", out=out, changes=STEP)
+    assert repr(result).startswith(f"RunResult({str(out)!r}, test accuracy ")
+    assert "\n" not in repr(result)
+    assert len(repr(result)) < 100 + len(str(out))
 
 
 def spent_by_default(steps: int, batch: int) -> int:
@@ -66,7 +76,7 @@ def test_auto_says_what_it_chose(
     assert f"batch size {chosen}, the largest up to 100 that fits" in outcome.out
     assert f"2 steps of {chosen} images" in outcome.out
     resume = ("train", "--resume", "--out", tmp_path / "run")
-    assert "keeps the licence it was begun with" in command(*resume, "--licence", "MIT").mistake
+    assert "keeps licence as it was begun" in command(*resume, "--licence", "MIT").mistake
     kept = "a resumed run keeps {} as it was begun; leave it out"
     assert kept.format("batch_size") in command(*resume, "--batch-size", "auto").mistake
     assert kept.format("seed") in command(*resume, "--set", "seed=1").mistake

@@ -62,6 +62,27 @@ def test_mistakes_are_one_line_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("held_out", ["0", "0.1"])
+def test_a_run_that_diverges_at_once_names_step_and_remedy(
+    command: Command, tmp_path: Path, held_out: str
+) -> None:
+    settings = sets("optimizer.lr=1e30", "optimizer.muon_lr=1e30", f"hold_out={held_out}")
+    out = tmp_path / "run"
+    arguments = ("--data", "digits", "--steps", 2, "--set", "evaluations=2", "--out", out)
+    outcome = command("train", *arguments, *TINY, *settings)
+    assert outcome.code == 2
+    (line,) = outcome.err.splitlines()
+    assert line.startswith(f"error: diverged at step {1 if held_out == '0.1' else 2}: ")
+    assert "try a lower learning rate (--set optimizer.lr=…)" in line
+
+
+def test_sizes_that_are_valid_together(command: Command, tmp_path: Path) -> None:
+    settings = sets("model=vit_ti16", "model.depth=1", "model.image_size=32")
+    arguments = ("--data", "digits", "--steps", 1, "--out", tmp_path / "run")
+    assert command("train", *arguments, *settings).code == 0
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["image_size"] == 32
+
+
 def test_data_must_be_named(command: Command, tmp_path: Path) -> None:
     for nothing in ((), ("--data", "")):
         told = command("train", "--out", tmp_path / "run", *nothing)

@@ -14,7 +14,7 @@ def test_a_page_is_written_and_told(command: Command, tmp_path: Path) -> None:
     outcome = command("walkthrough", "sample/test/5", "--output", page, *asked)
     assert outcome.code == 0, outcome.err
     lines = outcome.out.splitlines()
-    assert lines[0] == "model     vit_test (random weights: nothing has been learned)"
+    assert lines[0] == "model     vit_test (random weights)"
     assert lines[1] == "followed  patch 3,1 in head 1 of block 1"
     assert lines[3] == f"page      {page}"
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -32,7 +32,7 @@ def test_json(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--token", "3"], "'3' is not ROW,COLUMN of a patch, such as 3,4"),
+        (["--token", "3"], "'3' is not ROW,COLUMN of a patch from 0, such as 3,5"),
         (["--token", "a,b"], "'a,b' is not ROW,COLUMN of a patch"),
         (["--output", "page.txt"], "page.txt: the page is HTML"),
         (["--head", "9"], "head 9 does not exist; valid: -2 to 1"),
@@ -49,3 +49,25 @@ def test_mistakes_are_one_line(
     outcome = command("walkthrough", "sample/test/5", "--model", "vit_test", *arguments)
     assert message in outcome.mistake
     assert list(tmp_path.iterdir()) == []
+
+
+def test_other_languages_are_refused(command: Command, tmp_path: Path) -> None:
+    for words in (
+        ["walkthrough", "sample/test/5", "--model", "vit_test", "--output", tmp_path / "x.html"],
+        ["train", "--data", "digits", "--steps", 1, "--out", tmp_path / "run"],
+        ["evaluate", "cifar10", "--data", "sample", "--output", tmp_path / "x.html"],
+    ):
+        outcome = command(*words, "--language", "fr")
+        assert "unknown language 'fr'; valid: en, zh" in outcome.mistake
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pages_in_chinese(command: Command, tmp_path: Path) -> None:
+    page = tmp_path / "walk.html"
+    chosen = ("--model", "vit_test", "--language", "zh", "--output", page)
+    assert command("walkthrough", "sample/test/5", *chosen).code == 0
+    assert "一幅图像逐步通过 Vision Transformer" in page.read_text(encoding="utf-8")
+    words = ["train", "--data", "digits", "--steps", 2, "--set", "model=vit_test"]
+    done = command(*words, "--language", "zh", "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert "学习过程" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

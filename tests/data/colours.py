@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from vitlab.weights.source import WeightSource
 COLOURS = ("blue", "green", "red")
 
 
-def small_model(seed: int = 0, **changes: object) -> VisionTransformer:
+def small_model(seed: int = 0, **changes: Any) -> VisionTransformer:
     """`vit_test` with random weights and a preprocessing."""
     torch.manual_seed(seed)
     model = create_model("vit_test", **{"classes": 3, **changes})
@@ -28,7 +29,7 @@ def small_model(seed: int = 0, **changes: object) -> VisionTransformer:
     return model.eval()
 
 
-def saved_model(path: Path, seed: int = 0, **changes: object) -> Path:
+def saved_model(path: Path, seed: int = 0, **changes: Any) -> Path:
     """The file of a small model."""
     save_weights(small_model(seed, **changes), path)
     return path

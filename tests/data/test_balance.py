@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vitlab.data.loading.order import Order
+from vitlab.data.order import Order
 from vitlab.data.split import class_weights, image_weights, label_weights
 from vitlab.errors import ConfigError
 

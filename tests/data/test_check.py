@@ -4,15 +4,18 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from data.messy_folder import EXPECTED, GOOD, make_messy, photograph
 from data.picture_files import encoded
-from vitlab.data.check import copies
-from vitlab.data.check.check import Check, check_folder
+from vitlab.data.check import check as check_module
+from vitlab.data.check.check import Check, check_folder, write_check_sheet
 from vitlab.data.check.findings import KINDS, Finding
-from vitlab.data.check.sheet import write_check_sheet
+from vitlab.data.duplicates import compare_files
+from vitlab.data.images import FileSet
 from vitlab.errors import DataError
 
 
@@ -53,7 +56,12 @@ def test_everything_is_found_and_counted(check: Check) -> None:
 
 
 def test_every_kind_is_in_the_example_or_has_a_test_of_its_own() -> None:
-    assert set(KINDS) - set(EXPECTED) == {"no_classes", "one_class"}
+    assert set(KINDS) - set(EXPECTED) == {
+        "no_classes",
+        "one_class",
+        "no_decoder",
+        "foreign",
+    }
 
 
 def test_findings_come_in_the_order_of_the_table_serious_ones_first(check: Check) -> None:
@@ -212,10 +220,27 @@ def test_small_is_measured_by_the_others(tmp_path: Path) -> None:
     assert places(check_folder(tmp_path), "small") == {"a/0.png"}
 
 
+def test_signals_are_neither_small_nor_alike(tmp_path: Path) -> None:
+    draw = np.random.default_rng(5)
+    for label, waves in (("slow", 3), ("fast", 11)):
+        (tmp_path / label).mkdir()
+        for i in range(4):
+            phase = 2 * np.pi * (waves * np.arange(256) / 256 + draw.random())
+            np.save(tmp_path / label / f"{i}.npy", (128 + 99 * np.sin(phase)).astype(np.uint8))
+    (tmp_path / "slow" / "4.npy").write_bytes((tmp_path / "slow" / "0.npy").read_bytes())
+    found = check_folder(tmp_path)
+    assert "small" not in names(found)
+    assert places(found, "copies") == {"slow/0.npy", "slow/4.npy"}  # equal files alone
+    files = sorted(tmp_path.rglob("*.npy"))
+    data = FileSet(paths=tuple(files), labels=torch.zeros(len(files), dtype=torch.int64))
+    groups, broken = compare_files(data)
+    assert (len(set(groups.tolist())), broken) == (8, {})
+
+
 def test_beyond_the_limit_only_equal_files_are_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(copies, "NEAR_LIMIT", 3)
+    monkeypatch.setattr(check_module, "NEAR_LIMIT", 3)
     fill(tmp_path, "a/1.png", "b/2.png")
     shutil.copy(tmp_path / "a/1.png", tmp_path / "a/same.png")
     Image.open(tmp_path / "b/2.png").save(tmp_path / "b/nearly.jpg")

@@ -19,7 +19,8 @@ from data.server import Served
 from data.splits import splits
 from data.told import Told
 from vitlab.data.datasets import Dataset, Mirror, StoredFile
-from vitlab.data.sources import cifar, cifar_npm
+from vitlab.data.sources import cifar
+from vitlab.data.sources import cifar as cifar_npm
 from vitlab.data.sources import mirrors as npm
 from vitlab.data.sources.cifar import CIFAR10, CIFAR10_FILES, CIFAR100, archive_mirror
 from vitlab.data.sources.fetch import fetch

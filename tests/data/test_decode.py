@@ -14,8 +14,7 @@ from PIL import Image, ImageOps
 
 from data.picture_files import encoded, picture, write_broken, write_odd
 from vitlab.errors import InputError
-from vitlab.images.boxes import crop_box
-from vitlab.images.decode import Decoder
+from vitlab.images.decode import Decoder, crop_box
 from vitlab.images.preprocessing import FILTERS, HALF, Preprocessing
 
 PREPARED = Preprocessing(size=(24, 20), mean=HALF, std=HALF, interpolation="bilinear")
@@ -117,7 +116,7 @@ def test_a_decoder_survives_json() -> None:
 
 
 def test_the_process_that_decodes_loads_no_torch() -> None:
-    code = "import sys, vitlab.data.loading.worker; print('torch' in sys.modules)"
+    code = "import sys, vitlab.data.pool; print('torch' in sys.modules)"
     source = str(Path(__file__).resolve().parents[2] / "src")
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {source!r}); {code}"],

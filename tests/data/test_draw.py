@@ -6,7 +6,7 @@ import torch
 from vitlab.data.images import ArraySet
 from vitlab.data.split import draw_per_class
 from vitlab.errors import DataError
-from vitlab.jobs.run_data import divided
+from vitlab.jobs.training_run import divided
 from vitlab.training.config import TrainConfig
 
 

@@ -12,10 +12,10 @@ from data.server import Served
 from data.told import Told
 from vitlab.data import datasets
 from vitlab.data.datasets import Dataset, DataSource, Mirror, StoredFile, dataset, open_data
-from vitlab.data.home import homes, user_cache, writable_home
 from vitlab.data.sources.fetch import fetch
 from vitlab.errors import DataError, UnknownName
 from vitlab.io.download import Progress, RemoteFile, download
+from vitlab.io.files import homes, user_cache, writable_home
 from vitlab.registry import DATASETS
 
 FILES = {"a.bin": b"first" * 1009, "b.bin": b"second" * 2003}
@@ -213,21 +213,21 @@ def test_a_home_that_cannot_be_written_is_read_and_left_alone(
     assert fetch(toy()).path == home / "toy"
     (home / "toy" / "a.bin").unlink()
     before.remove(home / "toy" / "a.bin")
-    assert fetch(toy(writing(FILES))).path == user_cache() / "toy"
+    assert fetch(toy(writing(FILES))).path == user_cache("data") / "toy"
     assert sorted(home.rglob("*")) == before
-    assert toy().find() == user_cache() / "toy"
+    assert toy().find() == user_cache("data") / "toy"
 
 
 def test_homes(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert homes() == (home, tmp_path / "cache" / "vitlab" / "data")
-    assert writable_home() == home
+    assert homes("data") == (home, tmp_path / "cache" / "vitlab" / "data")
+    assert writable_home("data") == home
     monkeypatch.delenv("VITLAB_DATA")
-    assert homes() == (tmp_path / "cache" / "vitlab" / "data",)
+    assert homes("data") == (tmp_path / "cache" / "vitlab" / "data",)
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert homes() == (tmp_path / ".cache" / "vitlab" / "data",)
+    assert homes("data") == (tmp_path / ".cache" / "vitlab" / "data",)
     monkeypatch.setenv("VITLAB_DATA", "~/d")
-    assert homes()[0] == tmp_path / "d"
+    assert homes("data")[0] == tmp_path / "d"
 
 
 def test_no_home_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ def test_no_home_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("VITLAB_DATA", str(tmp_path / "file" / "x"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(DataError, match=r"no folder for data can be written: .*set VITLAB_DATA"):
-        writable_home()
+        writable_home("data")
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import torch
 from data.picture_files import CLASSES, encoded, folder_of, picture, write_broken, write_odd
 from vitlab.data.augment.config import AugmentConfig
 from vitlab.data.images import FileSet
-from vitlab.data.loading.loader import Batch, FileLoader, batches_for_evaluation, open_loader
+from vitlab.data.loader import Batch, FileLoader, batches_for_evaluation, open_loader
 from vitlab.errors import DataError
 from vitlab.images.preprocessing import HALF, Preprocessing
 
@@ -148,6 +148,24 @@ def test_a_broken_file_takes_the_next_good_one_of_its_step(
     assert found.index.tolist() == expected
 
 
+@pytest.mark.parametrize("augment", [CROPPED, AugmentConfig(flip="alternate")])
+def test_a_process_makes_its_rows_of_the_batch(
+    files: FileSet, make: Make, tmp_path: Path, augment: AugmentConfig
+) -> None:
+    broken = write_broken(tmp_path)
+    data = with_broken(files, broken)  # nearly every second file is replaced by the next
+    settings = {"batch_size": 13, "max_broken": 0.5, "augment": augment}
+    whole = make(data, **settings)
+    parts = [[torch.arange(0, 4)], [torch.arange(4, 7), torch.arange(7, 9)], [torch.arange(9, 13)]]
+    loaders = [make(data, **settings, rows=rows) for rows in parts]
+    for step in range(3):
+        found = [loader.batch(step) for loader in loaders]
+        assert_same(Batch(*map(torch.cat, zip(*found, strict=True))), whole.batch(step))
+    known = {path: reason for loader in loaders for path, reason in loader.broken.items()}
+    assert known == whole.broken
+    assert any(len(loader.broken) < len(known) for loader in loaders)
+
+
 def test_broken_files_do_not_depend_on_workers(files: FileSet, make: Make, tmp_path: Path) -> None:
     data = with_broken(files, write_broken(tmp_path))
     one, two = (make(data, workers=workers, max_broken=0.5) for workers in (0, 2))
@@ -270,7 +288,7 @@ def decoding() -> list[int]:
     return [
         process
         for process in alive(os.getpid())
-        if b"vitlab.data.loading.worker" in Path(f"/proc/{process}/cmdline").read_bytes()
+        if b"vitlab.data.pool" in Path(f"/proc/{process}/cmdline").read_bytes()
     ]
 
 
@@ -335,14 +353,14 @@ def test_a_file_that_kills_its_process_is_broken(
     deadly = str(files.paths[3])
     code = (
         f"import os, sys; sys.path[:] = {sys.path!r}\n"
-        "from vitlab.data.loading import worker\n"
+        "from vitlab.data import pool\n"
         "from vitlab.images import decode\n"
         "read = decode.Decoder.read\n"
         f"die = lambda path: os._exit(7) if path == {deadly!r} else None\n"
         "decode.Decoder.read = lambda self, path, seed: die(path) or read(self, path, seed)\n"
-        "worker.main()"
+        "pool.serve_tasks()"
     )
-    monkeypatch.setattr("vitlab.data.loading.pool.command", lambda: [sys.executable, "-c", code])
+    monkeypatch.setattr("vitlab.data.pool.command", lambda: [sys.executable, "-c", code])
     loader = make(files, workers=2)
     assert len(list(loader.batches(0, 5))) == 5
     assert loader.broken == {files.paths[3]: "kills the process that decodes it (exit code 7)"}
@@ -352,7 +370,7 @@ def test_processes_that_cannot_start_are_an_error_that_tells_why(
     files: FileSet, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [sys.executable, "-c", "raise SystemExit('no such luck')"]
-    monkeypatch.setattr("vitlab.data.loading.pool.command", lambda: command)
+    monkeypatch.setattr("vitlab.data.pool.command", lambda: command)
     with pytest.raises(RuntimeError, match=r"no decoding process can start .*: no such luck"):
         make(files, workers=1).batch(0)
 
@@ -362,7 +380,7 @@ import signal, sys, torch
 from pathlib import Path
 from vitlab.data.augment.config import AugmentConfig
 from vitlab.data.images import FileSet
-from vitlab.data.loading.loader import FileLoader
+from vitlab.data.loader import FileLoader
 from vitlab.images.preprocessing import HALF, Preprocessing
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored

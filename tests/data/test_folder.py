@@ -12,6 +12,7 @@ from vitlab.data.datasets import open_data
 from vitlab.data.images import FileSet
 from vitlab.data.sources.folder import class_folders, image_files, read_classes
 from vitlab.errors import DataError
+from vitlab.images.find import walk_images
 
 
 def fill(root: Path, *names: str) -> Path:
@@ -178,11 +179,12 @@ def test_classes_without_test_images_are_known(tmp_path: Path) -> None:
 def test_pictures_that_are_passed_by_are_told(tmp_path: Path) -> None:
     fill(tmp_path, "a/1.png", "b/2.png")
     assert open_data(tmp_path).notes == ()
-    for name in ("a/3.HEIC", "a/deep/4.heic", "b/5.pdf", "b/notes.txt"):
+    for name in ("a/3.CR2", "a/deep/4.cr3", "b/5.pdf", "b/notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     (note,) = open_data(tmp_path).notes
-    assert note.startswith("Files passed by: 2 .heic, 1 .pdf; valid endings: .avif .bmp")
+    found = "2 Canon raw, 1 PDF; convert them to JPEG or PNG"
+    assert note == f"Files in formats that are not read: {found}"
 
 
 def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
@@ -198,6 +200,17 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
     assert len(names) == 4
     assert {"1.png", "linked.png", "dead.png"} < set(names)
     assert len([name for name in names if name.endswith("/far.png")]) == 1
+
+
+@pytest.mark.parametrize("depth", ["data", "."])
+def test_a_link_to_a_folder_above_is_not_followed(tmp_path: Path, depth: str) -> None:
+    fill(tmp_path, "x/9.png", "data/a/1.png", "data/a/deep/2.png", "data/b/3.png")
+    for place in ("data/a/up", "data/a/deep/up", "x/up"):
+        (tmp_path / place).symlink_to(tmp_path / depth, target_is_directory=True)
+    assert len(list(image_files(tmp_path / "data" / "a"))) == 2
+    assert len(list(walk_images(str(tmp_path / "data" / "a")))) == 2
+    (tmp_path / "way").symlink_to(tmp_path / "data", target_is_directory=True)
+    assert len(list(image_files(tmp_path / "way" / "a"))) == 2
 
 
 def test_a_linked_class_is_a_class(tmp_path: Path) -> None:

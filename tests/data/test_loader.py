@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from vitlab.data.augment.config import AugmentConfig
+from vitlab.data.augment.draws import draw
 from vitlab.data.images import ArraySet
-from vitlab.data.loading.loader import ArrayLoader, Batch, batches_for_evaluation, open_loader
-from vitlab.data.loading.order import Order
+from vitlab.data.loader import ArrayLoader, Batch, batches_for_evaluation, open_loader
+from vitlab.data.order import Order, Shards, generator
+from vitlab.data.plan import plan_batch
 from vitlab.errors import DataError
 from vitlab.images.preprocessing import Preprocessing
 
@@ -86,6 +88,36 @@ def test_nothing_else_draws_or_is_drawn_from() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("augment", [EVERYTHING, AugmentConfig(flip="alternate", repeats=2)])
+def test_a_process_makes_its_rows_of_the_batch(augment: AugmentConfig) -> None:
+    size = 14
+    whole = loader(augment=augment, batch_size=size)
+    divisions = (
+        [[(0, 14)]],
+        [[(0, 4)], [(4, 9)], [(9, 14)]],
+        [[(0, 2), (2, 4), (4, 6)], [(6, 14)]],
+    )
+    for processes in divisions:
+        parts = [[torch.arange(*ends) for ends in own] for own in processes]
+        loaders = [loader(augment=augment, batch_size=size, rows=rows) for rows in parts]
+        for step in (0, 3):
+            found = [each.batch(step) for each in loaders]
+            assert [len(b.index) for b in found] == [sum(map(len, rows)) for rows in parts]
+            assert_same(Batch(*map(torch.cat, zip(*found, strict=True))), whole.batch(step))
+
+
+def test_a_process_reads_only_its_rows_and_their_partners() -> None:
+    order = Order(N, batch_size=12, repeats=1, seed=0)
+    rows = torch.arange(3, 7)
+    plain = plan_batch(order, AugmentConfig(flip="random"), 0, 5, [rows])
+    assert plain.read.tolist() == rows.tolist()
+    mixed = plan_batch(order, EVERYTHING, 0, 5, [rows])
+    partners = draw(EVERYTHING, 12, generator(0, "augment", 5)).partner
+    assert partners is not None
+    assert mixed.read.tolist() == sorted({*rows.tolist(), *partners[rows].tolist()})
+    assert mixed.index.equal(order.slots(5)[0])
+
+
 def test_other_seeds_and_steps_are_other_batches() -> None:
     batches = [
         loader(augment=EVERYTHING, seed=seed).batch(step).images
@@ -121,10 +153,8 @@ def test_every_setting_changes_the_batch(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("base", "changes"),
     [
-        ({"shift": 4}, {"shift_padding": "zero"}),
         ({"policy": "randaugment"}, {"policy_ops": 3}),
         ({"policy": "randaugment"}, {"policy_magnitude": 25}),
-        ({"mixup": 0.8}, {"mix_probability": 0.1}),
         ({"random_resized_crop": (0.2, 0.5)}, {"crop_ratio": (1.0, 1.0)}),
     ],
     ids=str,
@@ -163,6 +193,32 @@ def test_every_image_once_an_epoch_whatever_the_batch_size(batch_size: int) -> N
         assert order_of_epoch.sort().values.tolist() == list(range(N))
         assert (number == epoch).all()
     assert len({tuple(row) for row in stream.tolist()}) == 5
+
+
+def test_shards_are_shuffled_and_then_the_images_of_a_window_of_them() -> None:
+    sizes = [3, 0, 7, 1, 5, 0, 2, 5]
+    assert sum(sizes) == N
+    shard_of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    shuffled = torch.randperm(N, generator=torch.Generator().manual_seed(1))
+    by_shard = shard_of[shuffled].argsort(stable=True)  # image i of the set lies at shuffled[i]
+    ends = torch.tensor(sizes).cumsum(0)
+    for window in (1, 2, 3, 7):
+        shards = Shards(ends=ends, members=by_shard, window=window)
+        order = Order(N, batch_size=5, repeats=1, seed=0, shards=shards)
+        again = Order(N, batch_size=5, repeats=1, seed=0, shards=shards)
+        slots = [order.slots(step) for step in range(N)]
+        for step in (11, 3, 22):
+            assert torch.equal(again.slots(step)[0], slots[step][0])
+        stream = torch.cat([index for index, _ in slots]).view(5, N)
+        assert len({tuple(row) for row in stream.tolist()}) == 5
+        for row in stream:
+            assert row.sort().values.tolist() == list(range(N))
+            seen = shard_of[shuffled][row].tolist()
+            for shard in set(seen):  # between its first and last image, few other shards
+                first, last = seen.index(shard), N - 1 - seen[::-1].index(shard)
+                assert len(set(seen[first : last + 1])) <= window
+    with pytest.raises(DataError, match=r"balance=sampling .* all 8 shards .* shard_window=8"):
+        Order(N, batch_size=5, repeats=1, seed=0, shards=shards, weights=torch.ones(N))
 
 
 def test_repeats_stand_side_by_side_and_differ() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from reference import augment as reference
-from vitlab.data.augment import operations
+from vitlab.data.augment import policies as operations
 from vitlab.data.augment.policies import OPERATIONS
 
 B, H, W = 5, 13, 11

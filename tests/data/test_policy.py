@@ -9,6 +9,7 @@ from torch import Tensor
 
 from reference.torchvision_ops import declare
 from vitlab.data.augment.config import MAGNITUDES, AugmentConfig
+from vitlab.data.augment.draws import draw
 from vitlab.data.augment.policies import OPERATIONS, SPACES, apply_policy
 
 H, W = 17, 13
@@ -83,7 +84,8 @@ def stands_in(image: Tensor, many: Tensor) -> bool:
 def test_trivial_applies_one_operation_to_each_image() -> None:
     images = noise(40)
     config = AugmentConfig(policy="trivial")
-    results = apply_policy(images, config, torch.Generator().manual_seed(3))
+    draws = draw(config, len(images), torch.Generator().manual_seed(3))
+    results = apply_policy(images, config, draws)
     for image, result in zip(images, results, strict=True):
         assert stands_in(result, outcomes(image, "trivial", range(MAGNITUDES)))
 
@@ -91,7 +93,8 @@ def test_trivial_applies_one_operation_to_each_image() -> None:
 def test_randaugment_applies_as_many_as_asked_at_one_magnitude() -> None:
     images = noise(6)
     config = AugmentConfig(policy="randaugment", policy_ops=2, policy_magnitude=17)
-    results = apply_policy(images, config, torch.Generator().manual_seed(3))
+    draws = draw(config, len(images), torch.Generator().manual_seed(3))
+    results = apply_policy(images, config, draws)
     for image, result in zip(images, results, strict=True):
         once = outcomes(image, "randaugment", range(17, 18))
         twice = [outcomes(each, "randaugment", range(17, 18)) for each in once]
@@ -112,7 +115,8 @@ def test_operations_strengths_and_signs_are_drawn_evenly(monkeypatch: pytest.Mon
         "vitlab.data.augment.policies.OPERATIONS", {name: note(name) for name in OPERATIONS}
     )
     images = torch.zeros(14_000, 1, 1, 1, dtype=torch.uint8)
-    apply_policy(images, AugmentConfig(policy="trivial"), torch.Generator().manual_seed(0))
+    config = AugmentConfig(policy="trivial")
+    apply_policy(images, config, draw(config, len(images), torch.Generator().manual_seed(0)))
     assert set(drawn) == set(OPERATIONS)
     # Binomial with mean 1000 and deviation 31: five of them on either side.
     assert all(845 < len(strengths) < 1155 for strengths in drawn.values())

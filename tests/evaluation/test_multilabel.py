@@ -6,8 +6,8 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab.errors import InputError
-from vitlab.evaluation.bootstrap import interval
 from vitlab.evaluation.classification import Outcome
+from vitlab.evaluation.metrics import bootstrap_interval
 from vitlab.evaluation.multilabel import (
     average_precisions,
     evaluate_labels,
@@ -96,7 +96,7 @@ def test_labels_must_fit() -> None:
 
 def test_the_interval_of_a_mean_is_that_of_theory() -> None:
     values = np.random.default_rng(0).normal(5, 2, 400)
-    low, high = interval(lambda rows: float(values[rows].mean()), 400)
+    low, high = bootstrap_interval(lambda rows: float(values[rows].mean()), 400)
     half = 1.96 * values.std() / 20
     # A thousand draws give the ends to a tenth of the half-width.
     assert low == pytest.approx(values.mean() - half, abs=half / 5)

@@ -73,7 +73,7 @@ def test_nothing_to_search() -> None:
     ("changes", "message"),
     [
         ({"kind": "cls"}, "holds pooled features of the last layer, the image has cls"),
-        ({"layer": 3}, "the image has pooled features of layer 3; valid: the same of both"),
+        ({"layer": 3}, "the image has pooled features of layer 3; valid: the same for both"),
         ({"weights": "b" * 64}, "weights aaaaaaaaaaaa….*not of.*bbbbbbbbbbbb….*valid: the model"),
         (
             {"preprocessing": replace(INFO.preprocessing, crop=0.9)},

@@ -22,17 +22,16 @@ from vitlab.classify.classifier import load
 from vitlab.config import from_dict, to_dict
 from vitlab.data.images import ArraySet
 from vitlab.errors import ConfigError, DataError, ExperimentStopped, UnknownName
-from vitlab.experiments import training, write
-from vitlab.experiments.context import Lab, flops_per_step
+from vitlab.experiments import run as running
+from vitlab.experiments import training
+from vitlab.experiments.context import Context, flops_per_step
 from vitlab.experiments.folder import exact_command
 from vitlab.experiments.probes import probe
 from vitlab.experiments.run import StopNow, experiment
 from vitlab.experiments.spec import Arm, Axis
-from vitlab.experiments.start import halve, images_of_classes, part
-from vitlab.jobs.run import Watcher
-from vitlab.jobs.run_data import open_images
-from vitlab.jobs.run_folder import read_plan
+from vitlab.experiments.training import halve, images_of_classes, part
 from vitlab.jobs.train import train
+from vitlab.jobs.training_run import Watcher, open_images, read_plan
 from vitlab.models.config import ViTConfig
 from vitlab.registry import DATASETS
 from vitlab.training.recipes.from_scratch import recipe
@@ -49,7 +48,7 @@ def data() -> Iterator[str]:
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing is what costs most here."""
-    monkeypatch.setattr(write, "draw", lambda found: {})
+    monkeypatch.setattr(running, "draw", lambda found: {})
 
 
 def test_every_arm_and_seed_once_and_all_that_is_left(
@@ -93,7 +92,7 @@ def test_every_arm_and_seed_once_and_all_that_is_left(
     assert not list(tmp_path.glob("arms/*/*/checkpoints"))
 
     # Again: nothing is trained. With a seed more: that one alone.
-    monkeypatch.setattr(write, "draw", lambda found: {})
+    monkeypatch.setattr(running, "draw", lambda found: {})
     titles.clear()
     assert experiment(study(), seeds=2, **settings).results == found.results
     assert titles == []
@@ -158,12 +157,12 @@ KILLED = """
 import os, signal, sys
 from contextlib import contextmanager
 from experiments.tiny import registered, study
-from vitlab.experiments import write
+from vitlab.experiments import run
 from vitlab.experiments.probes import probe
 from vitlab.experiments.run import experiment
-from vitlab.jobs.run import Watcher
+from vitlab.jobs.training_run import Watcher
 
-write.draw = lambda found: {}
+run.draw = lambda found: {}
 
 @contextmanager
 def killing(title):
@@ -330,10 +329,10 @@ def test_one_precision_wherever_it_is_continued(
         Arm(name="tuned", how="tune", start="plain"),
         Arm(name="exact", changes={"precision": "float32"}),
     )
-    monkeypatch.setattr("vitlab.machine.cores.multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr("vitlab.machine.device.has_bfloat16_products", lambda: True)
     found = experiment(spec, out=tmp_path, data=data, seeds=1)
     assert found.record.precision == found.to_dict()["precision"] == "bfloat16"
-    monkeypatch.setattr("vitlab.machine.cores.multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr("vitlab.machine.device.has_bfloat16_products", lambda: False)
     found = experiment(spec, out=tmp_path, data=data, seeds=2)
     assert (found.failures, found.record.precision) == ({}, "bfloat16")
     kept = {
@@ -342,7 +341,7 @@ def test_one_precision_wherever_it_is_continued(
     }
     assert kept == {"plain": {"bfloat16"}, "tuned": {"bfloat16"}, "exact": {"float32"}}
     stated = study(Arm(name="plain"), changes={**CHANGES, "precision": "float32"})
-    monkeypatch.setattr("vitlab.machine.cores.multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr("vitlab.machine.device.has_bfloat16_products", lambda: True)
     other = experiment(stated, out=tmp_path.with_name("other"), data=data, seeds=1)
     assert other.record.precision == "float32"
 
@@ -418,7 +417,7 @@ def test_what_starts_from_another_is_checked_against_it(
 def test_a_cnn_is_not_tuned(tmp_path: Path, data: str) -> None:
     cnn = Arm(name="cnn", changes={"model": "resnet18_cifar", "model.width": 4})
     spec = study(cnn, Arm(name="tuned", how="tune", start="cnn"))
-    with pytest.raises(ConfigError, match="'cnn' is no Vision Transformer"):
+    with pytest.raises(ConfigError, match="'cnn' is not a Vision Transformer"):
         experiment(spec, out=tmp_path / "out", data=data)
 
 
@@ -434,10 +433,10 @@ def test_fine_tuning_has_the_budget_of_the_experiment(tmp_path: Path, data: str)
     assert settled["model"] == to_dict(from_dict(ViTConfig, plan.model))
 
 
-def lab(folder: Path, spec: Any, data: str, **settings: Any) -> Lab:
+def context_of(folder: Path, spec: Any, data: str, **settings: Any) -> Context:
     found = source()
     fields = {"minutes": None, "smoke": False, "precision": "float32", **settings}
-    return Lab(
+    return Context(
         experiment=spec,
         folder=folder,
         data=data,
@@ -452,8 +451,8 @@ def test_all_spend_the_compute_that_the_first_was_given(tmp_path: Path, data: st
     arms = (Arm(name="first"), Arm(name="deep", changes={"model.depth": 5}, budget=2.0))
     spec = study(*arms, matched="compute")
     first, deep = experiment(spec, out=tmp_path, data=data, seeds=1).results
-    place = lab(tmp_path, spec, data)
-    cost = [flops_per_step(place.settled(arm, place.settings(arm, 0))) for arm in arms]
+    place = context_of(tmp_path, spec, data)
+    cost = [flops_per_step(place.resolved(arm, place.settings(arm, 0))) for arm in arms]
     assert first.pflops * 1e15 == first.steps * cost[0]  # as the training itself counts
     assert deep.pflops * 1e15 == deep.steps * cost[1]
     assert abs(deep.steps * cost[1] - 2 * first.steps * cost[0]) <= cost[1] / 2
@@ -470,17 +469,17 @@ def test_compute_of_every_stage_is_as_the_training_counts_it(tmp_path: Path, dat
     )
     found = experiment(spec, out=tmp_path, data=data, seeds=1)
     assert found.failures == {}
-    place = lab(tmp_path, spec, data)
+    place = context_of(tmp_path, spec, data)
     for arm, result in zip(spec.arms, found.results, strict=True):
-        each = flops_per_step(place.settled(arm, place.settings(arm, 0)))
+        each = flops_per_step(place.resolved(arm, place.settings(arm, 0)))
         assert result.pflops * 1e15 == pytest.approx(result.steps * each, rel=1e-9)
     assert read_plan(tmp_path / "arms" / "tuned" / "seed-0").train.head_first == 0.1
 
 
 def test_a_cheap_network_does_not_train_for_ever(tmp_path: Path, data: str) -> None:
     spec = study(Arm(name="a"), Arm(name="b", changes={"model.depth": 1}), matched="compute")
-    place = lab(tmp_path, spec, data)
-    a, b = (flops_per_step(place.settled(arm, place.settings(arm, 0))) for arm in spec.arms)
+    place = context_of(tmp_path, spec, data)
+    a, b = (flops_per_step(place.resolved(arm, place.settings(arm, 0))) for arm in spec.arms)
     assert a > b
     for flops, expected in ((100 * a, round(100 * a / b)), (1e6 * a, 800)):
         anchor = {"steps": 100.0, "flops": flops}
@@ -491,7 +490,7 @@ def test_a_cheap_network_does_not_train_for_ever(tmp_path: Path, data: str) -> N
 
 def test_budgets_in_minutes(tmp_path: Path, data: str) -> None:
     spec = study(Arm(name="a", budget=1.5), Arm(name="b", budget=0.5), matched="steps")
-    place = lab(tmp_path, spec, data, minutes=3.0)
+    place = context_of(tmp_path, spec, data, minutes=3.0)
     assert place.budget(spec.arms[0], {}) == {"budget": 4.5, "budget_in": "minutes"}
     (tmp_path / "anchor.json").write_text('{"steps": 40.0, "flops": 1e9}')
     assert place.budget(spec.arms[1], {}) == {"budget": 20.0, "budget_in": "steps"}
@@ -499,7 +498,7 @@ def test_budgets_in_minutes(tmp_path: Path, data: str) -> None:
 
 def test_a_share_of_the_images(tmp_path: Path, data: str) -> None:
     spec = study(Arm(name="a", share=0.85), Arm(name="b"), Arm(name="c", share=0.1))
-    place = lab(tmp_path, spec, data)
+    place = context_of(tmp_path, spec, data)
     # 13 of a class; ten at least, so that some can be held out.
     assert [place.images_per_class(arm) for arm in spec.arms[:2]] == [11, None]
     with pytest.raises(ConfigError, match="'c' learns from 1 of 13 images of a class; valid: 10"):
@@ -709,14 +708,14 @@ def test_one_pretraining_for_all_seeds(tmp_path: Path, data: str) -> None:
 def test_tuning_has_the_compute_of_the_first(tmp_path: Path, data: str) -> None:
     large = Arm(name="large", how="tune", start="plain", image_size=32)
     spec = study(Arm(name="plain"), large, matched="compute")
-    place = lab(tmp_path, spec, data)
-    first = flops_per_step(place.settled(spec.arms[0], place.settings(spec.arms[0], 0)))
+    place = context_of(tmp_path, spec, data)
+    first = flops_per_step(place.resolved(spec.arms[0], place.settings(spec.arms[0], 0)))
     anchor = {"steps": 100.0, "flops": 100.0 * first}
     (tmp_path / "anchor.json").write_text(json.dumps(anchor))
     settings = place.settings(large, 0)
     steps = place.budget(large, settings)["budget"]
     assert steps != 100
-    assert steps * flops_per_step(place.settled(large, settings)) == pytest.approx(
+    assert steps * flops_per_step(place.resolved(large, settings)) == pytest.approx(
         100.0 * first, rel=0.5 / steps
     )
 

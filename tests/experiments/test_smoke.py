@@ -1,5 +1,6 @@
 """Every experiment from end to end, as small as can be."""
 
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -7,16 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from command import ROOT
+from vitlab.config import from_dict, parse_json
 from vitlab.data.images import ArraySet
 from vitlab.data.sources import sample
 from vitlab.data.sources.sample import open_sample
-from vitlab.experiments import context as lab
-from vitlab.experiments import write
-from vitlab.experiments.context import Lab
-from vitlab.experiments.read import TABLE, named
+from vitlab.experiments import context
+from vitlab.experiments import run as running
+from vitlab.experiments.context import Context
+from vitlab.experiments.folder import Record, check_arms
 from vitlab.experiments.run import experiment
-from vitlab.experiments.spec import Experiment
-from vitlab.experiments.start import part
+from vitlab.experiments.spec import NAMES, Experiment, named
+from vitlab.experiments.training import part
 from vitlab.jobs import pretrain_result as result
 from vitlab.jobs import run_result as job_result
 
@@ -66,14 +69,14 @@ def thinned(spec: Experiment) -> Experiment:
     return spec.only([arm.name for arm in spec.arms if arm.name not in left_out])
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("small")
 def test_smoke(name: str, tmp_path: Path) -> None:
     check(thinned(named(name)), tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("small")
 def test_smoke_of_every_arm(name: str, tmp_path: Path) -> None:
     check(named(name), tmp_path)
@@ -82,9 +85,9 @@ def test_smoke_of_every_arm(name: str, tmp_path: Path) -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """One step of a part of the sample, and no pictures."""
-    monkeypatch.setitem(lab.SMOKE, "budget", 1.0)
+    monkeypatch.setitem(context.SMOKE, "budget", 1.0)
     monkeypatch.setattr(sample, "_read", every_tenth)
-    monkeypatch.setattr(write, "KINDS", ("svg",))
+    monkeypatch.setattr(running, "KINDS", ("svg",))
     # The page of each training is tested elsewhere.
     monkeypatch.setattr(job_result, "write_report", lambda folder, report: folder / "report.html")
     monkeypatch.setattr(result, "_draw", lambda trained, model: ())
@@ -106,12 +109,12 @@ def check(spec: Experiment, tmp_path: Path) -> None:
         assert all(min(done.probes[probe]) > 0 for done in found.results)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_arm_is_one_that_can_be_trained(name: str, tmp_path: Path) -> None:
     source = open_sample(tmp_path)
     if named(name).measure == "few-shot":
         source = part(source, 0, 5)
-    Lab(
+    Context(
         experiment=named(name),
         folder=tmp_path,
         data="sample",
@@ -121,3 +124,27 @@ def test_every_arm_is_one_that_can_be_trained(name: str, tmp_path: Path) -> None
         smoke=False,
         precision="float32",
     ).check()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_committed_results_are_those_of_the_bundled_settings(name: str, tmp_path: Path) -> None:
+    folder = ROOT / "docs" / "experiments" / name
+    record = from_dict(Record, parse_json((folder / "experiment.json").read_text()))
+    spec = named(name).only([arm.name for arm in record.experiment.arms])
+    images = ArraySet(
+        images=torch.zeros(1, 3, 32, 32, dtype=torch.uint8).expand(50_000, -1, -1, -1),
+        labels=torch.arange(50_000) % 10,
+    )
+    source = replace(open_sample(tmp_path), open_train=lambda: images)  # as many as in CIFAR-10
+    context = Context(
+        experiment=spec,
+        folder=tmp_path,
+        data="sample",
+        source=part(source, 0, 5) if spec.measure == "few-shot" else source,
+        smallest_class=5000,
+        minutes=record.minutes,
+        smoke=False,
+        precision=record.precision,
+    )
+    check_arms(folder, record, context.check(), context.usual)
+    assert {path.name for path in (folder / "arms").iterdir()} <= set(spec.by_name)

@@ -1,18 +1,23 @@
 """Experiments as data: what is refused, and what a TOML file may say."""
 
+import hashlib
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from vitlab.config import to_dict
+from vitlab.data.datasets import open_data
 from vitlab.errors import ConfigError, UnknownName, VitlabError
-from vitlab.experiments.read import TABLE, find, named, read
-from vitlab.experiments.spec import Arm, Experiment, Gain
+from vitlab.experiments.context import Context
+from vitlab.experiments.spec import NAMES, STUDIES, Arm, Experiment, Gain, find, named, read
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_asks_something_and_compares(name: str) -> None:
     found = named(name)
     assert found.name == name
@@ -88,7 +93,7 @@ def test_a_missing_file_and_an_unknown_name(tmp_path: Path) -> None:
         ({"budget": float("inf")}, "not a positive"),
         ({"changes": {"seed": 3}}, "seed in changes"),
         ({"changes": {"judged_on": "held-out"}}, "judged_on in changes"),
-        ({"changes": {"precision": "auto"}}, "settled for all arms"),
+        ({"changes": {"precision": "auto"}}, "decided for all arms"),
         ({"share": 0.5, "changes": {"images_per_class": 3}}, "images_per_class in changes"),
         ({"how": "tune", "start": "b", "changes": {"model": "vit_test"}}, "the weights of 'b'"),
         ({"how": "test", "start": "b", "changes": {"ema": 0.0}}, "trains nothing"),
@@ -166,7 +171,91 @@ def test_arms_that_are_trained_once() -> None:
     found = Experiment(name="e", title="E", arms=(once, tuned))
     pairs = [(arm.name, seed) for arm, seed in found.trainings(3)]
     assert pairs == [("a", 0), ("b", 0), ("b", 1), ("b", 2)]
-    with pytest.raises(ConfigError, match="no head to be judged by"):
+    with pytest.raises(ConfigError, match="no head to evaluate"):
         Experiment(name="e", title="E", arms=(once, Arm(name="c", how="test", start="a")))
     with pytest.raises(ConfigError, match="nothing is compared with it"):
         Experiment(name="e", title="E", arms=(once, Arm(name="c", against=("a",))))
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs" / "experiments").glob("*.toml")), ids=lambda path: path.stem
+)
+def test_the_files_beside_the_findings_can_be_run(path: Path, tmp_path: Path) -> None:
+    """Every arm resolves to a training and a model; nothing is trained."""
+    found = replace(find(path), matched="minutes")
+    context = Context(
+        experiment=found,
+        folder=tmp_path,
+        data="sample",
+        source=open_data("sample"),
+        smallest_class=300,
+        minutes=found.minutes,
+        smoke=False,
+        precision="float32",
+    )
+    assert context.check().keys() == found.by_name.keys()
+
+
+DIGESTS = {
+    "position": "7ba173864044b713",
+    "class-token": "938f3cdbd045b307",
+    "cnn-vs-vit": "d9e94fe8f4c7996e",
+    "data-size": "7295ce822dd0abe3",
+    "compute": "d1c135c00ecdbfd1",
+    "few-shot": "fd82e77b239f61c5",
+    "small-data": "1cb521545db48e4b",
+    "norm-placement": "dbd28dbfe2db5ee6",
+    "shape": "85e298dd7d953e4e",
+    "resolution": "41640aff80f799f4",
+    "attention-kind": "fec7eaf7b115528d",
+    "pretraining": "2521c82a2dd75bd3",
+}
+"""Of every field of a bundled experiment, presets filled in: committed results depend on them."""
+
+
+def test_the_bundled_files_are_the_named_experiments() -> None:
+    assert sorted(NAMES) == sorted(path.stem for path in STUDIES.glob("*.toml")) == sorted(DIGESTS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_field_of_a_bundled_experiment_has_changed(name: str) -> None:
+    text = json.dumps(to_dict(named(name)), sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == DIGESTS[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copy_of_a_bundled_file_is_the_same_experiment(name: str, tmp_path: Path) -> None:
+    copy = tmp_path / f"{name}.toml"
+    copy.write_bytes((STUDIES / copy.name).read_bytes())
+    assert find(copy) == named(name)
+
+
+def test_presets_come_before_the_changes_of_an_arm(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    presets = '[presets.deep]\n"model.depth" = 9\nmodel.width = 32\n'
+    path.write_text(
+        f'{presets}[[arms]]\nname = "a"\npreset = "deep"\nchanges = {{"model.depth" = 3}}\n'
+        '[[arms]]\nname = "b"\npreset = "deep"\n'
+    )
+    found = find(path)
+    assert found.arm("a").changes == {"model.depth": 3, "model.width": 32}
+    assert found.arm("b").changes == {"model.depth": 9, "model.width": 32}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[arms]]\nname = "a"\npreset = "deep"', "unknown preset of arm 'a' 'deep'"),
+        ('[presets.deep]\n[[arms]]\nname = "a"\npreset = "dep"', "did you mean deep"),
+        ('[presets.deep]\n[[arms]]\nname = "a"\npreset = ["deep"]', "preset of arm 'a'"),
+        ('presets = 3\n[[arms]]\nname = "a"', "not a table of tables"),
+        ('presets.a = 3\n[[arms]]\nname = "a"', "not a table of tables"),
+        ('[presets.a]\n[[arms]]\nname = "a"\npreset = "a"\nchanges = 3', "arms.0.changes"),
+    ],
+)
+def test_wrong_presets(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    with pytest.raises(VitlabError, match=message) as caught:
+        find(path)
+    assert str(path) in str(caught.value)

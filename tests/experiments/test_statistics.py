@@ -1,22 +1,24 @@
 """Intervals of differences, and what may be said of them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.stats
 
-from vitlab.experiments.conclusion import conclusion, failed, overfitting, points, uneven
-from vitlab.experiments.result import Result, pack, unpack
-from vitlab.experiments.spec import Arm, Experiment, Gain
-from vitlab.experiments.statistics import (
-    differences,
-    image_interval,
-    paired_interval,
-    summaries,
-    verdict,
+from vitlab.experiments.estimates import (
+    SEED_DEVIATION,
+    holm,
+    over_images,
+    residual,
+    tails,
 )
+from vitlab.experiments.findings import conclusion, failed, overfitting, points, uneven
+from vitlab.experiments.folder import Result, pack, unpack
+from vitlab.experiments.spec import Arm, Experiment, Gain
+from vitlab.experiments.statistics import differences, summaries, verdict
 
 
 def result(arm: str, seed: int, value: float, **more: object) -> Result:
@@ -30,12 +32,82 @@ def two_arms(**more: object) -> Experiment:
     return Experiment(**{"name": "e", "title": "E", "arms": arms, "margin": 0.01, **more})
 
 
-@pytest.mark.parametrize("gaps", [(0.01, 0.03, 0.02), (-0.2, 0.1), (0.5, 0.4, 0.45, 0.7, 0.1)])
-def test_the_interval_over_seeds_is_students(gaps: tuple[float, ...]) -> None:
-    expected = scipy.stats.t.interval(
+def students(gaps: Sequence[float]) -> tuple[float, float]:
+    """The interval of the paired t-test."""
+    low, high = scipy.stats.t.interval(
         0.95, len(gaps) - 1, loc=np.mean(gaps), scale=scipy.stats.sem(gaps)
     )
-    assert paired_interval(gaps) == pytest.approx(expected, abs=1e-6)  # the table has six digits
+    return float(low), float(high)
+
+
+@pytest.mark.parametrize("gaps", [(0.01, 0.03, 0.02), (-0.2, 0.1), (0.5, 0.4, 0.45, 0.7, 0.1)])
+def test_two_arms_are_compared_by_the_paired_t_test(gaps: tuple[float, ...]) -> None:
+    results = [result("a", s, 0.1 * s) for s in range(len(gaps))]
+    results += [result("b", s, 0.1 * s + gap) for s, gap in enumerate(gaps)]
+    (found,) = differences(two_arms(), results)
+    assert (found.low, found.high) == pytest.approx(students(gaps), abs=1e-6)
+    assert found.p == pytest.approx(scipy.stats.ttest_1samp(gaps, 0).pvalue, abs=1e-9)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 7, 14, 101, 2.5])
+@pytest.mark.parametrize("t", [0.0, 0.3, 1.0, 4.3, 12.0])
+def test_tails_are_students(t: float, freedom: float) -> None:
+    assert tails(t, freedom) == pytest.approx(2 * scipy.stats.t.sf(t, freedom), abs=1e-6)
+    assert tails(-t, freedom) == pytest.approx(2 * scipy.stats.t.sf(-t, freedom), abs=1e-6)
+    assert tails(t, math.inf) == pytest.approx(2 * scipy.stats.norm.sf(t))
+
+
+def test_holm() -> None:
+    # The smallest times 4, the next times 3, and never less than those before.
+    assert holm([0.03, 0.01, None, 0.005, 0.9]) == pytest.approx([0.06, 0.03, None, 0.02, 0.9])
+    assert holm([0.02, 0.019, 0.5]) == pytest.approx([0.057, 0.057, 0.5])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([None]) == [None]
+
+
+def test_the_residual_is_that_of_an_analysis_of_variance() -> None:
+    draw = np.random.default_rng(3)
+    values = draw.normal(size=(5, 1)) + draw.normal(size=(1, 3)) + 0.1 * draw.normal(size=(5, 3))
+    results = [result(f"arm{a}", s, values[a, s]) for a in range(5) for s in range(3)]
+    left = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
+    found = residual(results)
+    assert found is not None
+    assert found.freedom == 8
+    assert found.deviation == pytest.approx(math.sqrt((left**2).sum() / 8))
+    # One is missing: a degree of freedom fewer, and the seeds of the others still explain them.
+    found = residual(results[:-1])
+    assert found is not None
+    assert found.freedom == 7
+    # Evaluated on other images, a seed has another effect.
+    moved = [replace(r, images=7, value=(r.value or 0) + 5 * (r.arm == "arm4")) for r in results]
+    assert residual([*results, *moved]) is not None
+    assert residual([r for r in results if r.seed == 0]) is None
+
+
+def test_all_arms_together_estimate_the_residual() -> None:
+    spec = two_arms(arms=(Arm(name="a"), Arm(name="b", against=("a",)), Arm(name="c")))
+    values = {"a": (0.5, 0.52, 0.51), "b": (0.55, 0.56, 0.56), "c": (0.3, 0.36, 0.31)}
+    results = [result(arm, s, v) for arm, found in values.items() for s, v in enumerate(found)]
+    pooled = residual(results)
+    assert pooled is not None
+    assert pooled.freedom == 4
+    (found,) = differences(spec, results)
+    half = scipy.stats.t.ppf(0.975, 4) * pooled.deviation * math.sqrt(2 / 3)
+    mean = 0.14 / 3
+    assert (found.low, found.high) == pytest.approx((mean - half, mean + half), abs=1e-6)
+
+
+def test_many_comparisons_are_corrected() -> None:
+    """Of pure noise, one interval in twenty excludes zero; a claim is then rarely made."""
+    arms = (Arm(name="a"), *(Arm(name=f"b{n}", against=("a",)) for n in range(12)))
+    spec, draw = two_arms(arms=arms), np.random.default_rng(0)
+    excluded, claims = 0, 0
+    for _ in range(60):
+        results = [result(arm.name, s, draw.normal(0.5, 0.01)) for arm in arms for s in range(3)]
+        found = differences(spec, results)
+        excluded += any((item.low or 0) > 0 or (item.high or 0) < 0 for item in found)
+        claims += any(item.verdict in ("better", "worse") for item in found)
+    assert claims <= 6 < excluded
 
 
 def test_seeds_are_paired_and_those_of_one_arm_alone_do_not_count() -> None:
@@ -58,11 +130,15 @@ def test_one_seed_is_judged_by_its_images() -> None:
     ours = result("b", 0, one.mean(), images=997, right=pack(one.tolist()))
     theirs = result("a", 0, other.mean(), images=997, right=pack(other.tolist()))
     gaps = one.astype(float) - other
-    half = 1.96 * gaps.std() / math.sqrt(997)
-    # A thousand draws leave about a tenth of the half width to chance.
-    assert image_interval([ours, theirs]) == pytest.approx(
-        (gaps.mean() - half, gaps.mean() + half), abs=0.12 * half
+    alone = over_images([ours, theirs], same_weights=True)
+    assert alone is not None
+    assert alone.interval == pytest.approx(
+        scipy.stats.norm.interval(0.95, gaps.mean(), gaps.std() / math.sqrt(997)), abs=1e-7
     )
+    error = math.hypot(gaps.std() / math.sqrt(997), SEED_DEVIATION)
+    with_seeds = over_images([ours, theirs], same_weights=False)
+    assert with_seeds is not None
+    assert (with_seeds.mean, with_seeds.error) == pytest.approx((gaps.mean(), error))
     (found,) = differences(two_arms(), [ours, theirs])
     assert (found.over, found.verdict) == ("images", "better")
     assert "one seed" in " ".join(conclusion(two_arms(), [found]))
@@ -76,7 +152,7 @@ def test_one_seed_left_of_several_claims_nothing() -> None:
     (found,) = differences(two_arms(), results)
     assert (found.seeds, found.over, found.low, found.verdict) == (1, "seeds", None, "open")
     assert conclusion(two_arms(), [found]) == [
-        "Differences without an interval, of one seed in common or the same in every seed: 1."
+        "Differences without an interval, so that nothing is claimed: 1 of 1."
     ]
     assert differences(two_arms(), results[2:]) == []
     assert failed({"b, seed 1": "no", "b, seed 2": "no"}) == [
@@ -93,7 +169,7 @@ def test_the_same_in_every_seed_claims_nothing() -> None:
         ]
         (found,) = differences(two_arms(), results)
         assert (found.seeds, found.low, found.verdict) == (3, None, "open")
-        assert "the same in every seed: 1." in conclusion(two_arms(), [found])[0]
+        assert "nothing is claimed: 1 of 1." in conclusion(two_arms(), [found])[0]
 
 
 def test_what_was_judged_by_other_images_is_not_compared() -> None:
@@ -104,26 +180,43 @@ def test_what_was_judged_by_other_images_is_not_compared() -> None:
     assert differences(two_arms(), [results[2], results[-1]]) == []
 
 
-def test_intervals_that_there_are_not_are_not_counted() -> None:
-    arms = (Arm(name="a"), *(Arm(name=name, against=("a",)) for name in "bcdefg"))
+def test_comparisons_are_counted_and_what_they_leave_open_is_said() -> None:
+    arms = (Arm(name="a"), *(Arm(name=name, against=("a",)) for name in "bcdef"))
     spec = two_arms(arms=arms)
-    results = [result("a", s, 0.5) for s in range(2)]
-    results += [result(arm, s, 0.6 + 0.001 * s) for arm in "bcdef" for s in range(2)]
-    said = conclusion(spec, differences(spec, [*results, result("g", 0, 0.9)]))
-    assert "in every seed: 1." in said[-2]
-    assert said[-1].startswith("Of 5 intervals of 95 %")
+    noise = np.random.default_rng(0).normal(0, 0.01, (6, 3))
+    shift = dict(zip("abcdef", (0, 0, 0, 0, 0.2, 0.025), strict=True))
+    results = [
+        result(arm, s, 0.5 + shift[arm] + noise[row, s])
+        for row, arm in enumerate(shift)
+        for s in range(3)
+    ]
+    claim, caveat = conclusion(spec, differences(spec, results))
+    assert claim.startswith("“e” is better than “a”")
+    assert caveat.startswith(
+        "Undecided, since the interval excludes zero only by itself and not among 5 comparisons: "
+        "“f” against “a” (+"
+    )
+    results = [found for found in results if found.arm != "f"]
+    assert conclusion(spec, differences(spec, results))[1:] == [
+        "What is claimed holds after Holm's correction for 4 comparisons."
+    ]
 
 
 def test_one_seed_of_few_shots_is_judged_by_its_draws() -> None:
     # Draws differ a lot, and both arms share them: only pairs can tell.
     drawn = (0.2, 0.5, 0.8)
-    gaps = (0.05, 0.051, 0.052)
+    gaps = (0.05, 0.055, 0.06)
     ours = tuple(x + gap for x, gap in zip(drawn, gaps, strict=True))
-    results = [result("a", 0, 0.5, draws=drawn), result("b", 0, 0.551, draws=ours)]
+    results = [result("a", 0, 0.5, draws=drawn), result("b", 0, 0.555, draws=ours)]
     (found,) = differences(two_arms(), results)
     assert (found.over, found.verdict) == ("draws", "better")
-    assert (found.low, found.high) == pytest.approx(paired_interval(gaps))
-    assert "other draws of the few images would change" in conclusion(two_arms(), [found])[-1]
+    # The draws alone would have an error of 0.0029 with two degrees of freedom.
+    error = math.hypot(scipy.stats.sem(gaps), SEED_DEVIATION)
+    freedom = int(2 * (error / scipy.stats.sem(gaps)) ** 4)
+    assert (found.low, found.high) == pytest.approx(
+        scipy.stats.t.interval(0.95, freedom, loc=0.055, scale=error), abs=1e-6
+    )
+    assert "intervals cover other draws of the few images" in conclusion(two_arms(), [found])[-1]
     (other,) = differences(two_arms(), [results[0], result("b", 0, 0.5, draws=drawn[:2])])
     assert other.low is None
 
@@ -135,15 +228,18 @@ def test_what_one_gains_beside_another() -> None:
     results = [result(arm, s, v) for arm, found in values.items() for s, v in enumerate(found)]
     (found,) = differences(spec, results)
     # (0.1, 0.11, 0.09) less 0.02
-    assert (found.low, found.high) == pytest.approx(paired_interval((0.08, 0.09, 0.07)))
-    assert conclusion(spec, [found]) == [
-        "What “A” gains over “B” is more than what “C” gains over “D” by 8.0 points "
-        "(+5.5 to +10.5)."
-    ]
+    pooled = residual(results)
+    assert pooled is not None
+    assert pooled.freedom == 6
+    half = scipy.stats.t.ppf(0.975, 6) * pooled.deviation * math.sqrt(4 / 3)
+    assert (found.low, found.high) == pytest.approx((0.08 - half, 0.08 + half), abs=1e-6)
+    said = conclusion(two_arms(arms=arms), [replace(found, p=0.01, verdict="better")])
+    assert said[0].startswith("What “A” gains over “B” is more than what “C” gains over “D” by 8.0")
     bits = {"a": "f", "b": "0", "c": "f", "d": "f"}
-    once = [result(arm, 0, 0.5, images=4, right=right) for arm, right in bits.items()]
+    once = [result(arm, 0, float(r == "f"), images=4, right=r) for arm, r in bits.items()]
     (found,) = differences(spec, once)
-    assert (found.over, found.low, found.high) == ("images", 1.0, 1.0)
+    assert (found.over, found.mean) == ("images", 1.0)
+    assert found.high == pytest.approx(1 + 1.959964 * SEED_DEVIATION * math.sqrt(2))
     assert spec.only(["b", "c"]).gains == ()
 
 
@@ -176,7 +272,7 @@ def test_compute_of_what_an_arm_starts_from() -> None:
 def test_one_seed_without_images_claims_nothing() -> None:
     (found,) = differences(two_arms(), [result("a", 0, 0.1), result("b", 0, 0.9)])
     assert (found.low, found.verdict) == (None, "open")
-    assert "has no interval" in conclusion(two_arms(), [found])[0]
+    assert "without an interval" in conclusion(two_arms(), [found])[0]
     tied = [result(arm, seed, 0.5 + 0.1 * (seed == 1)) for arm in "ab" for seed in range(2)]
     tied[0] = result("a", 0, 0.1)
     said = conclusion(two_arms(), differences(two_arms(), tied))
@@ -184,42 +280,41 @@ def test_one_seed_without_images_claims_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "expected"),
+    ("mean", "different", "equal", "expected"),
     [
-        *((0.001, 0.05, "better"), (-0.05, -0.001, "worse"), (-0.02, 0.03, "open")),
-        *((-0.004, 0.009, "equal"), (0.002, 0.009, "equal"), (-0.02, 0.005, "open")),
-        *((None, None, "open"), (0.0, 0.05, "open")),
+        *((0.03, 0.04, 0.9, "better"), (-0.03, 0.04, None, "worse"), (0.03, 0.06, 0.9, "open")),
+        *((0.002, 0.3, 0.04, "equal"), (0.002, 0.01, 0.04, "equal"), (0.002, None, None, "open")),
     ],
 )
-def test_what_may_be_said(low: float | None, high: float | None, expected: str) -> None:
-    assert verdict(low, high, 0.01) == expected
+def test_what_may_be_said(
+    mean: float, different: float | None, equal: float | None, expected: str
+) -> None:
+    assert verdict(mean, different, equal) == expected
 
 
-def test_one_seed_claims_no_small_difference_of_two_trainings() -> None:
-    assert verdict(0.001, 0.05, 0.01, one_seed=True) == "open"
-    assert verdict(0.011, 0.05, 0.01, one_seed=True) == "better"
-    assert verdict(-0.05, -0.001, 0.01, one_seed=True) == "open"
-    assert verdict(-0.05, -0.011, 0.01, one_seed=True) == "worse"
-    assert verdict(-0.004, 0.009, 0.01, one_seed=True) == "open"
-    # 997 images of which the second tells 15 more right, and none fewer: 0.8 to 2.3 points.
-    one, other = [n >= 97 for n in range(997)], [n >= 82 for n in range(997)]
+@pytest.mark.parametrize(("gap", "expected"), [(0.023, "open"), (-0.023, "open"), (0.03, "better")])
+def test_one_seed_claims_no_difference_below_two_and_a_half_points(
+    gap: float, expected: str
+) -> None:
+    # 3,001 images of which one arm tells some more right, and none fewer: certain of images alone.
+    count = 3001
+    high = round(0.5 * count + abs(gap) * count)
+    bits = [n < high for n in range(count)], [n < count // 2 for n in range(count)]
+    pairs = zip("ab" if gap < 0 else "ba", bits, strict=True)
     results = [
-        result(arm, 0, sum(bits) / 997, images=997, right=pack(bits))
-        for arm, bits in (("a", one), ("b", other))
+        result(arm, 0, sum(found) / count, images=count, right=pack(found))
+        for arm, found in sorted(pairs)
     ]
     (found,) = differences(two_arms(), results)
-    assert found.low is not None
-    assert 0 < found.low < 0.01 < found.mean
-    assert found.verdict == "open"
-    first, caveat = conclusion(two_arms(), [found])
-    assert first == "No difference may be claimed."
-    assert "no smaller difference than 1 point is claimed, and none are called equal" in caveat
+    assert found.mean == pytest.approx(gap, abs=0.001)
+    assert found.verdict == expected
+    assert "different trainings are never called equal" in conclusion(two_arms(), [found])[-1]
     judged = Arm(name="b", how="test", start="a", image_size=40, against=("a",))
     (found,) = differences(two_arms(arms=(Arm(name="a"), judged)), results)
-    assert found.verdict == "better"
+    assert found.verdict == ("worse" if gap < 0 else "better")  # the same weights
     drawn = replace(judged, positions="fresh")
     (found,) = differences(two_arms(arms=(Arm(name="a"), drawn)), results)
-    assert found.verdict == "open"
+    assert found.verdict == expected
 
 
 def test_sentences_follow_from_the_intervals() -> None:
@@ -231,7 +326,8 @@ def test_sentences_follow_from_the_intervals() -> None:
     equal = [result("a", s, 0.5) for s in range(3)] + [
         result("b", s, v) for s, v in enumerate((0.501, 0.5, 0.5))
     ]
-    (sentence,) = conclusion(two_arms(), differences(two_arms(), equal))
+    (found,) = differences(two_arms(), equal)
+    (sentence,) = conclusion(two_arms(), [found])
     assert sentence == "“second” and “first” are equal within 1 point (0.0, −0.1 to +0.2)."
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitlab.explain.distance import (
+from vitlab.explain.statistics import (
     attention_distance,
     attention_entropy,
     patch_distances,

@@ -12,7 +12,7 @@ from torch import Tensor
 from models.vit_cases import BASE
 from reference.random_weights import randomise
 from vitlab import create_model
-from vitlab.explain.placement import Axis, cell_means, placement, sample, to_picture
+from vitlab.explain.explanation import Axis, cell_means, placement, sample, to_picture
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.cnn import ResNet, TutorialCNN
 from vitlab.models.vit import VisionTransformer

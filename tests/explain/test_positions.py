@@ -12,6 +12,7 @@ from reference.random_weights import randomise
 from vitlab import VisionTransformer, create_model
 from vitlab.errors import Lacks
 from vitlab.explain.weights import bias_tables, cosine_maps, offset_tables, position_tables
+from vitlab.nn.pos_embed import relative_scores
 
 
 def build(name: str) -> VisionTransformer:
@@ -58,7 +59,9 @@ def test_offsets_of_relative_positions_are_the_tables_of_the_layers() -> None:
     # The row that a query uses for the key two places behind it, as documented.
     block = model.encoder.blocks[0].attention
     q = torch.randn(1, 3, model.config.tokens, 5, dtype=torch.float64)
-    scores: Tensor = block._relative_scores(q, model.config.grid)
+    scores: Tensor = relative_scores(
+        q, block.offsets, model.config.grid, model.config.prefix, block.scale
+    )
     query, key = model.config.prefix + 4, model.config.prefix + 6
     row = tables[0][len(tables[0]) // 2 - 2]
     torch.testing.assert_close(scores[0, :, query, key].detach(), q[0, :, query] @ row / np.sqrt(5))

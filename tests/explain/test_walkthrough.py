@@ -1,4 +1,4 @@
-"""Each step of the walkthrough is the model's: for every setting of the family."""
+"""Each step of the walkthrough is the model's, for every kind that is explained."""
 
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +12,7 @@ from reference.random_weights import randomise
 from reference.vit import reference_vit
 from vitlab import VisionTransformer, create_model, register
 from vitlab.errors import InputError, Lacks
-from vitlab.explain.walkthrough import Walkthrough, walk_through
+from vitlab.explain.walkthrough import KINDS, Walkthrough, walk_through
 from vitlab.models.parts import self_attention
 from vitlab.nn.lora import add_lora
 from vitlab.registry import ATTENTIONS
@@ -34,7 +34,14 @@ def draw_image(model: VisionTransformer) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+EXPLAINED = [
+    name
+    for name, config in sorted(CASES.items())
+    if all(getattr(config, field) in valid for field, valid in KINDS.items())
+]
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
 def test_the_steps_are_those_of_the_model(name: str) -> None:
     model = build(name)
     image = draw_image(model)
@@ -46,6 +53,12 @@ def test_the_steps_are_those_of_the_model(name: str) -> None:
     np.testing.assert_allclose(found.head.weights, weights[0, head], **TOLERANCE)
     np.testing.assert_allclose(found.all_weights, weights[0, :, found.query], **TOLERANCE)
     torch.testing.assert_close(found.head.weights @ found.head.v, found.head.output, **TOLERANCE)
+    torch.testing.assert_close(found.mlp.leaving, found.mlp.own, **TOLERANCE)
+    with torch.no_grad():
+        last = model.features(image[None], layers=[layer]).layers[layer].tokens[0]
+        torch.testing.assert_close(found.mlp.leaving, last, **TOLERANCE)
+        if found.readout.logits is not None:
+            torch.testing.assert_close(found.readout.logits, model(image[None])[0], **TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -55,10 +68,7 @@ def test_the_steps_are_those_of_the_model(name: str) -> None:
         "registers",
         "gap",
         "prefix_none",
-        "shifted_both",
-        "patch_norm_both",
         "conv",
-        "conditional",
     ],
 )
 def test_the_tokens_are_those_that_enter_the_encoder(name: str) -> None:
@@ -68,40 +78,20 @@ def test_the_tokens_are_those_that_enter_the_encoder(name: str) -> None:
     embedded = found.embedded
     if embedded.flat is not None and embedded.projection is not None:
         made = embedded.projection(embedded.flat)
-        if "after" not in model.config.patch_norm and "both" not in model.config.patch_norm:
-            torch.testing.assert_close(made, embedded.patches, **TOLERANCE)
+        torch.testing.assert_close(made, embedded.patches, **TOLERANCE)
         assert len(made) == embedded.grid[0] * embedded.grid[1]
     assert (embedded.flat is None) == (name == "conv")
 
 
-@pytest.mark.parametrize(
-    "name", ["every_layer", "learned2d_shared", "conditional_every", "conditional_shared"]
-)
-def test_tables_of_layers_are_told_apart_from_the_tokens(name: str) -> None:
-    model = build(name)
-    found = walk_through(model, draw_image(model))
-    assert found.embedded.positions is None
-    assert found.layer_positions is not None
-    expected = found.embedded.tokens + found.layer_positions
-    torch.testing.assert_close(found.entering, expected, **TOLERANCE)
-
-
-@pytest.mark.parametrize(
-    "name", ["paper", "layer_scale", "branch_norm", "post_norm_scaled", "no_proj"]
-)
-def test_what_leaves_is_what_the_block_goes_on_with(name: str) -> None:
-    model = build(name)
-    found = walk_through(model, draw_image(model), layer=1)
-    block: Any = model.encoder.blocks[1]
-    x = found.leaving[None]
+def test_the_head_after_each_block() -> None:
+    model = build("paper")
+    image = draw_image(model)[None]
+    found = walk_through(model, image[0]).readout
+    assert found.by_layer is not None
     with torch.no_grad():
-        if block.norm_first:
-            expected = x + block._branch(block.mlp(block.norm2(x)), block.scale2)
-        else:
-            normed = block.norm1(x)
-            expected = block.norm2(normed + block._branch(block.mlp(normed), block.scale2))
-        last = model.features(draw_image(model)[None], layers=[1]).layers[1].tokens
-    torch.testing.assert_close(expected, last, **TOLERANCE)
+        first = model.encoder.norm(model.features(image, layers=[0]).layers[0].tokens)
+        torch.testing.assert_close(found.by_layer[0], model.classify(first[:, 0])[0], **TOLERANCE)
+        torch.testing.assert_close(found.by_layer[-1], model(image)[0], **TOLERANCE)
 
 
 def test_the_parts_are_there_where_a_model_has_them() -> None:
@@ -109,28 +99,39 @@ def test_the_parts_are_there_where_a_model_has_them() -> None:
         return walk_through(build(name), draw_image(build(name))).head
 
     plain = head("paper")
-    parts = ("normed", "turned", "offsets", "looks")
-    assert [getattr(plain, part) for part in parts] == [None] * 4
+    assert (plain.normed, plain.offsets) == (None, None)
     assert plain.scale == 0.5  # 1 / sqrt(4)
     assert head("qk_norm").normed is not None
-    assert head("rope").turned is not None
-    assert head("relative").offsets is not None
     assert head("relative_bias").offsets is not None
-    warmed = head("lsa")
-    assert warmed.scale != 0.5
-    assert warmed.weights.diagonal().tolist() == [0.0] * len(warmed.weights)
-    assert warmed.scores.diagonal().isinf().all()
-    sliding = head("sliding")
-    assert ((sliding.weights > 0) == sliding.looks).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lsa", "attention lsa is not explained; valid: full"),
+        ("axial", "attention axial is not explained; valid: full"),
+        ("rope", "position rope is not explained; valid: learned1d, learned2d, sincos2d, "),
+        ("relative", "position relative is not explained; valid: "),
+        ("conditional", "position conditional is not explained; valid: "),
+        ("every_layer", "position_at every_layer is not explained; valid: stem"),
+        ("shifted", "stem shifted is not explained; valid: patch, conv, resnet"),
+        ("patch_norm_both", "patch_norm both is not explained; valid: none"),
+        ("post_norm", "norm post is not explained; valid: pre"),
+        ("no_proj", "proj False is not explained; valid: True"),
+        ("swiglu", "mlp_activation swiglu is not explained; valid: gelu, relu2"),
+    ],
+)
+def test_other_kinds_are_refused_by_name(name: str, message: str) -> None:
+    model = build(name)
+    with pytest.raises(Lacks, match=f"walkthrough: {message}"):
+        walk_through(model, draw_image(model))
 
 
 def test_a_block_of_fewer_patches() -> None:
-    model = build("pooled_conditional")  # 6 x 10 patches behind 3 tokens, then 3 x 5
-    found = walk_through(model, draw_image(model), layer=2, token=(2, 4))
-    assert (found.embedded.grid, found.grid, found.query) == ((6, 10), (3, 5), 3 + 2 * 5 + 4)
-    assert len(found.entering) == len(found.head.weights) == 18
-    assert found.layer_positions is not None
-    assert len(found.layer_positions) == 18
+    model = build("pooled")  # 6 x 10 patches behind a class token, then 3 x 5
+    found = walk_through(model, draw_image(model), layer=1, token=(2, 4))
+    assert (found.embedded.grid, found.grid, found.query) == ((6, 10), (3, 5), 1 + 2 * 5 + 4)
+    assert len(found.entering) == len(found.head.weights) == 16
 
 
 def test_the_token_asked_for_is_followed() -> None:
@@ -185,5 +186,5 @@ def test_other_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ATTENTIONS, "_entries", dict(ATTENTIONS._entries))  # gone after the test
     register("attention", "own", lambda config, layer: Own(config))
     model = create_model("vit_test", attention="own")
-    with pytest.raises(Lacks, match="Own is an attention of your own"):
+    with pytest.raises(Lacks, match="attention own is not explained; valid: full"):
         walk_through(model, torch.zeros(3, 32, 32))

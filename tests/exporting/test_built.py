@@ -16,7 +16,7 @@ from vitlab import Preprocessing
 from vitlab.classify.classifier import Classifier
 from vitlab.errors import ConfigError, PreprocessingUnknown, VitlabError, WeightsError
 from vitlab.jobs.export_model import open_exportable
-from vitlab.models.build import create_model
+from vitlab.models.variants import create_model
 from vitlab.weights.bundle import save_bundle
 from vitlab.weights.exported import read_metadata
 from vitlab.weights.source import WeightSource

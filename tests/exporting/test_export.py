@@ -19,10 +19,9 @@ from vitlab.exporting import onnx as onnx_export
 from vitlab.exporting.program import quiet
 from vitlab.exporting.verify import Comparison, compare
 from vitlab.jobs import export as export_task
-from vitlab.models.build import create_model
 from vitlab.models.config import ViTConfig
-from vitlab.models.variants import variant, variants
-from vitlab.weights.exported import read_deployed, read_metadata
+from vitlab.models.variants import create_model, variant, variants
+from vitlab.weights.exported import read_export_metadata, read_metadata
 
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.usefixtures("no_type_checks")
@@ -252,5 +251,5 @@ def test_the_bundled_model_agrees(tmp_path: Path) -> None:
     for format, file in (("onnx", "a.onnx"), ("torch-export", "a.pt2")):
         found = vitlab.export("cifar10", output=tmp_path / file, format=format)
         assert found.comparison.largest <= 1e-4
-    told = read_deployed(read_metadata(tmp_path / "a.onnx"), "a.onnx")
+    told = read_export_metadata(read_metadata(tmp_path / "a.onnx"), "a.onnx")
     assert told.config["labels"][0] == "airplane"

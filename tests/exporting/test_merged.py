@@ -10,12 +10,11 @@ from numpy.testing import assert_allclose
 import vitlab
 from exporting.exported import expected, made, random_pixels, run_alone
 from jobs.classifiers import colours
-from vitlab.classify.classifier import Classifier
-from vitlab.classify.open_model import open_answering
+from vitlab.classify.classifier import Classifier, open_classifier
 from vitlab.errors import InputError, WeightsError
 from vitlab.jobs.predict import predict
 from vitlab.models.merging import merging
-from vitlab.weights.exported import read_deployed, read_metadata
+from vitlab.weights.exported import read_export_metadata, read_metadata
 
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.usefixtures("no_type_checks")
@@ -77,7 +76,7 @@ def test_only_standard_operators_are_used(file: Path) -> None:
     assert {node.domain for node in stored.graph.node} == {""}
     assert {entry.domain for entry in stored.opset_import} <= {""}
     assert not stored.functions
-    told = read_deployed(read_metadata(file), "merged.onnx")
+    told = read_export_metadata(read_metadata(file), "merged.onnx")
     assert told.facts.merge_tokens == R
 
 
@@ -87,7 +86,7 @@ def test_every_engine_runs_it(model: Any, file: Path) -> None:
     for engine in ("auto", "onnxruntime", "openvino"):
         if engine == "openvino":
             pytest.importorskip("openvino")
-        (batch,) = open_answering(file, engine=engine).predictor().stream(photos, top=7)
+        (batch,) = open_classifier(file, engine=engine).predictor().stream(photos, top=7)
         for ours, theirs in zip(batch, wanted, strict=True):
             assert dict(ours.top) == pytest.approx(dict(theirs.top), rel=1e-4)
     labels = []
@@ -110,7 +109,7 @@ def test_a_file_in_8_bits_merges_too(model: Any, tmp_path: Path) -> None:
     path = tmp_path / "int8.onnx"
     found = vitlab.export(model, output=path, quantize="int8", merge_tokens=R)
     assert (found.deployed.facts.merge_tokens, found.deployed.facts.quantize) == (R, "int8")
-    assert open_answering(path, merge_tokens=R).engine == "onnxruntime"
+    assert open_classifier(path, merge_tokens=R).engine == "onnxruntime"
 
 
 @pytest.mark.slow
@@ -118,7 +117,7 @@ def test_a_compiled_package_merges_too(model: Any, tmp_path: Path) -> None:
     path = tmp_path / "merged.pt2"
     found = vitlab.export(model, output=path, format="aoti", merge_tokens=R)
     assert found.comparison.largest < 1e-4
-    assert open_answering(path, merge_tokens=R).engine == "aoti"
+    assert open_classifier(path, merge_tokens=R).engine == "aoti"
 
 
 @pytest.mark.parametrize("position", ["relative", "relative_bias"])

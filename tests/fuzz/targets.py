@@ -396,7 +396,7 @@ def make_archives(folder: Path) -> None:
 
 
 def use_archives(folder: Path) -> None:
-    from vitlab.data.sources.cifar_npm import convert
+    from vitlab.data.sources.cifar import convert
     from vitlab.data.sources.mirrors import deb_data, gunzip, members, unpack
     from vitlab.io.download import SILENT
 
@@ -451,7 +451,7 @@ def make_study(folder: Path) -> None:
 
 
 def read_study(folder: Path) -> None:
-    from vitlab.experiments.read import find
+    from vitlab.experiments.spec import find
 
     find(folder / "study.toml")
 

@@ -66,6 +66,9 @@ def test_arrays_have_their_channels_first_or_last(tmp_path: Path) -> None:
     assert np.array_equal(read_array(tmp_path / "first.npy"), wanted)
     assert read_array(tmp_path / "grey.npy").shape == (H, W, 1)
     assert array_bands(tmp_path / "first.npy") == (C, False)
+    np.save(tmp_path / "signal.npy", wanted[0, :, 0])
+    assert np.array_equal(read_array(tmp_path / "signal.npy"), wanted[:1, :, :1])  # one row
+    assert array_bands(tmp_path / "signal.npy") == (1, False)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +86,13 @@ def test_squares_tell_the_bands(tmp_path: Path, shape: tuple[int, ...], channels
 @pytest.mark.parametrize("shape", [(25, 20, 200), (200, 9, 11), (5, 7, 5)])
 def test_what_may_be_bands_or_a_side_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
     np.save(tmp_path / "x.npy", np.zeros(shape, np.uint8))
-    with pytest.raises(InputError, match="of which nothing tells the bands; valid"):
+    with pytest.raises(InputError, match="whose axis of bands is ambiguous; valid"):
         read_array(tmp_path / "x.npy")
 
 
 def test_an_array_that_holds_objects_is_never_unpickled(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match="not a readable image"):
+    with pytest.raises(InputError, match="an array of object; valid: numbers"):
         prepared().apply(tmp_path / "x.npy")
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,17 @@ from PIL import Image
 
 from data.picture_files import encoded, picture, png_of
 from vitlab.errors import FileError, InputError
-from vitlab.images.contact_sheet import COLOURS, GAP, MARGIN, PAD, SIDE, Tile, write_contact_sheet
+from vitlab.images import contact_sheet
+from vitlab.images.contact_sheet import (
+    COLOURS,
+    FONTS,
+    GAP,
+    MARGIN,
+    PAD,
+    SIDE,
+    Tile,
+    write_contact_sheet,
+)
 
 CARD = SIDE + 2 * PAD
 BLUE = (10, 20, 200)
@@ -109,6 +120,21 @@ def test_no_caption_stops_it(caption: str, tmp_path: Path) -> None:
     sheet = sheet_of(tmp_path / "a.png", tiles, title=caption)
     assert sheet.width < 3 * CARD
     assert sheet.height < 3 * CARD
+
+
+@pytest.mark.parametrize("fonts", [FONTS, ()])
+@pytest.mark.parametrize("text", ["Bär", "目录", "a\u0308"])
+def test_letters_are_drawn_or_escaped(
+    text: str, fonts: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contact_sheet, "FONTS", fonts)
+    shown = contact_sheet._clean(text)
+    font = contact_sheet._font(12, shown)
+    assert all(contact_sheet._has(font, letter) for letter in shown)
+    assert len({bytes(font.getmask(letter)) for letter in shown}) == len(set(shown))
+    if not fonts:
+        assert shown == unicodedata.normalize("NFC", text).encode("unicode_escape").decode()
+    sheet_of(tmp_path / "sheet.png", [tile(caption=text, group=text)], title=text)
 
 
 def test_captions_stay_in_their_cards(tmp_path: Path) -> None:

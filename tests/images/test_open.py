@@ -46,7 +46,7 @@ def test_the_limit_can_be_raised(
     monkeypatch.setenv("VITLAB_MAX_PIXELS", "3500")
     assert PREPARED.apply(path).shape == (3, 24, 20)
     monkeypatch.setenv("VITLAB_MAX_PIXELS", "3499")
-    with pytest.raises(TooLarge, match=r"50 x 70 pixels; valid: at most 3,499 in all"):
+    with pytest.raises(TooLarge, match=r"70 x 50 pixels; valid: at most 3,499 in all"):
         PREPARED.apply(path)
 
 
@@ -98,7 +98,7 @@ def test_one_pixel_shows_nothing(tmp_path: Path) -> None:
         (b"\xef\xbb\xbf<HTML>", "an HTML page, not an image"),
         (b"<svg xmlns=", "SVG text, not an image"),
         (b"PK\3\4", "a ZIP archive or office document, not an image"),
-        (b"\0\0\0\x18ftypheic\0\0", "a HEIC photograph, not an image that can be read"),
+        (b"\0\0\0\x18ftypheic\0\0", "a damaged HEIC photograph, not an image that can be read"),
         (b"\0\0\0\x18ftypisom\0\0", "a video, not an image that can be read"),
         (b"", "an empty file"),
         (b"hello", "not an image of a known format"),
@@ -143,7 +143,7 @@ def test_a_smaller_version_in_a_tiff_is_no_other_picture(tmp_path: Path) -> None
     small.encoderinfo = {"tiffinfo": tags}
     picture(0).save(path, save_all=True, append_images=[small])
     with Image.open(path) as image:
-        assert image.n_frames == 2
+        assert getattr(image, "n_frames", 1) == 2
     np.testing.assert_array_equal(PREPARED.apply(path), PREPARED.apply(picture(0)))
 
 

@@ -207,7 +207,7 @@ def test_any_number_of_channels_from_an_array() -> None:
             r"shape \(5, 7, 2\); valid: \[H, W, C\] with C = 1 or 3 or",
         ),
         (np.zeros((2, 5, 7, 3), np.uint8), r"shape \(2, 5, 7, 3\)"),
-        (np.zeros((5, 0, 3), np.uint8), "5 x 0 pixels"),
+        (np.zeros((5, 0, 3), np.uint8), "0 x 5 pixels"),
         (np.zeros((5, 7, 3)), "pixels are float64; valid: uint8 or uint16"),
         (np.full((5, 7), -1, np.int32), "values from -1 to -1; valid: 0 to 65535"),
     ],
@@ -223,7 +223,7 @@ def test_float_images_are_refused() -> None:
 
 
 def test_empty_images_are_refused() -> None:
-    with pytest.raises(InputError, match="image: 5 x 0 pixels"):
+    with pytest.raises(InputError, match="image: 0 x 5 pixels"):
         RAW.apply(Image.new("RGB", (0, 5)))
 
 
@@ -258,7 +258,7 @@ def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("width", "message"),
     [
-        (62, r"a\.png: 1 x 62 pixels; valid: at most 61"),
+        (62, r"a\.png: 62 x 1 pixels; valid: at most 61"),
         (124, r"a\.png: 124 pixels; valid: at most 61"),
     ],
 )
@@ -273,7 +273,7 @@ def test_huge_images_are_refused_before_they_are_decoded(
 
 
 def test_a_hairline_does_not_fill_the_memory() -> None:
-    with pytest.raises(InputError, match="1 x 5003 image resized: 256 x 1280768 pixels"):
+    with pytest.raises(InputError, match="5003 x 1 image resized: 1280768 x 256 pixels"):
         IMAGENET.apply(np.zeros((1, 5003, 3), np.uint8))
 
 

@@ -1,6 +1,7 @@
 """A tiny classifier in a file, and images for it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +13,7 @@ from vitlab.weights.source import WeightSource
 LABELS = ("blue", "green", "red")
 
 
-def saved_model(
-    path: Path, *, seed: int = 0, task: str = "single-label", **changes: object
-) -> Path:
+def saved_model(path: Path, *, seed: int = 0, task: str = "single-label", **changes: Any) -> Path:
     """Weights that are random and have opinions."""
     torch.manual_seed(seed)
     model = create_model("vit_test", classes=len(LABELS), **changes)

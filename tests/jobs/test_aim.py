@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from vitlab.jobs.objective import accuracy_noise
-from vitlab.jobs.run import evaluation_batch
-from vitlab.models.build import configure
+from vitlab.jobs.training_run import evaluation_batch
+from vitlab.models.variants import configure
+from vitlab.training.objective import accuracy_noise
 
 
 def test_noise_is_the_deviation_over_draws_of_images() -> None:

@@ -12,18 +12,23 @@ import pytest
 import torch
 
 from jobs.classifiers import saved_model
-from vitlab.classify.classifier import load
-from vitlab.classify.open_model import open_answering
+from vitlab.classify.classifier import load, open_classifier
 from vitlab.errors import FileError, InputError, UnknownName, VitlabError
-from vitlab.jobs.benchmark import contestants
-from vitlab.jobs.benchmark.exported import engines_of, prepare_exported, titles
-from vitlab.jobs.benchmark.job import _check_judged as check_judged
+from vitlab.jobs.benchmark.job import _check_evaluable as check_evaluable
 from vitlab.jobs.benchmark.job import _entries as entries_of
-from vitlab.jobs.benchmark.job import _told_apart as told_apart
+from vitlab.jobs.benchmark.job import _with_unique_names as with_unique_names
 from vitlab.jobs.benchmark.job import benchmark, changed, check_data, compared
 from vitlab.jobs.benchmark.plan import Plan
 from vitlab.jobs.benchmark.plot import write_benchmark
-from vitlab.jobs.benchmark.prepare import Prepared, prepare, prepared
+from vitlab.jobs.benchmark.prepare import (
+    Prepared,
+    engine,
+    engines_of,
+    prepare,
+    prepare_exported,
+    prepared,
+    titles,
+)
 from vitlab.jobs.benchmark.result import (
     Accuracy,
     Benchmark,
@@ -36,7 +41,7 @@ from vitlab.jobs.benchmark.result import (
 )
 from vitlab.models.cost import cost
 from vitlab.timing.referee import MACHINE, SGEMM_SIDE, Memory, Turn
-from vitlab.weights.bundled import bundled_folder
+from vitlab.weights.resolve import bundled_folder
 
 FLOPS = SGEMM_SIDE**3
 
@@ -188,7 +193,6 @@ def test_contestants_that_disagree_are_not_timed() -> None:
         bytes=4,
         flops=(1,),
         config={},
-        peers=("timm",),
     )
     logits = np.array([[1.0, 2.0, 4.0], [0.0, -1.0, 3.0]])
     likely = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -206,7 +210,7 @@ def test_contestants_that_disagree_are_not_timed() -> None:
 
 
 def test_labels_are_compared_where_32_bits_tell_them() -> None:
-    told = {"task": "multi-label", "peers": ("timm",), "flops": (1,), "config": {}}
+    told = {"task": "multi-label", "flops": (1,), "config": {}}
     facts: dict[str, Any] = {"name": "m", "places": {}, "folder": "", "fresh": False}
     model = Prepared(**facts, **told, parameters=1, bytes=4)
     logits = np.array([[-200.0, -3.0, 0.5, 4.0, 90.0]])
@@ -222,7 +226,6 @@ def test_labels_are_compared_where_32_bits_tell_them() -> None:
     ("changes", "message"),
     [
         ({"engines": ("abacus",)}, "unknown engine 'abacus'"),
-        ({"against": ("keras",)}, "unknown library 'keras'"),
         ({"batches": (0,)}, r"batches \[0\]; valid: numbers from 1 on"),
         ({"batches": (8, 8)}, "batches 8, 8: one of them comes twice"),
         ({"models": ()}, "no models"),
@@ -234,12 +237,7 @@ def test_labels_are_compared_where_32_bits_tell_them() -> None:
             {"engines": ("torch", "auto"), "merge_tokens": (8,)},
             "merge_tokens 8 first with engines torch, auto; valid: 0 first",
         ),
-        ({"against": ("timm",), "merge_tokens": (8,)}, "merge_tokens 8 against timm: libraries"),
         ({"threads": 0}, "threads 0"),
-        (
-            {"models": ("a.onnx", "b.pt2"), "against": ("timm",)},
-            "a.onnx against timm: an exported file has no weights that libraries read; valid: the",
-        ),
         (
             {"models": ("a.onnx",), "merge_tokens": (0, 8)},
             "merge_tokens 8: a.onnx is as it was exported; `vitlab export MODEL --merge-tokens 8",
@@ -273,10 +271,10 @@ def test_auto_is_torch_where_no_runtime_is_installed(
         monkeypatch.setattr(import_module(name), "find_spec", lambda name: None)
     plan = Plan(models=("vit_test",))
     asked: dict[str, Any] = {"engines": plan.runs_in, "merge_tokens": plan.merge_tokens}
-    (told,) = prepare("vit_test", folder=str(tmp_path), peers=(), batch=3, **asked)()
+    told = prepare("vit_test", folder=str(tmp_path), batch=3, **asked)()
     found = prepared(told)
     assert not list(tmp_path.rglob("*.onnx"))
-    opened = open_answering(found.place("auto", 0), engine="auto")
+    opened = open_classifier(found.place("auto", 0), engine="auto")
     assert opened.engine == "torch"
     assert np.shape(answers(found, "auto")) == (3, found.config["classes"])
 
@@ -290,32 +288,26 @@ def test_auto_is_torch_where_a_model_cannot_be_exported(
         raise RuntimeError("no such operator")
 
     monkeypatch.setattr("vitlab.jobs.export.export", refuse)
-    asked: dict[str, Any] = {"engines": ("auto",), "merge_tokens": (0,), "peers": ()}
-    (told,) = prepare("vit_test", folder=str(tmp_path), batch=3, **asked)()
+    asked: dict[str, Any] = {"engines": ("auto",), "merge_tokens": (0,)}
+    told = prepare("vit_test", folder=str(tmp_path), batch=3, **asked)()
     assert np.shape(answers(prepared(told), "auto"))[0] == 3
     assert "no model.onnx beside the weights: no such operator" in caplog.text
 
 
 def answers(told: Prepared, runs: str, **changes: Any) -> Any:
     """What a contestant gives for the images, in this process."""
-    if runs in told.peers:
-        return contestants.peer(runs, told.folder, told.config, 3)().tolist()
     arguments = {"engine": runs, "merge_tokens": 0, "batch": 3} | changes
     place = told.place(runs, arguments["merge_tokens"])
-    return contestants.engine(place, told.folder, **arguments)().tolist()
+    return engine(place, told.folder, **arguments)().tolist()
 
 
-def test_ours_and_theirs_compute_the_same(tmp_path: Path, no_type_checks: None) -> None:
+def test_engines_compute_the_same(tmp_path: Path, no_type_checks: None) -> None:
     weights = saved_model(tmp_path / "tiny.safetensors")
     engines = ("torch", "onnxruntime")
     asked: dict[str, Any] = {"engines": engines, "merge_tokens": (0, 5), "batch": 4}
-    plain, twin = map(
-        prepared,
-        prepare(str(weights), folder=str(tmp_path), peers=("timm", "vit-pytorch"), **asked)(),
-    )
-    assert (plain.name, plain.peers) == ("tiny", ("timm",))
+    plain = prepared(prepare(str(weights), folder=str(tmp_path), **asked)())
+    assert plain.name == "tiny"
     assert plain.places["torch"] == str(weights)
-    assert (twin.name, twin.peers, twin.twin) == ("tiny as in vit-pytorch", ("vit-pytorch",), True)
     assert plain.flops[0] > plain.flops[1]
     assert plain.bytes == 4 * plain.parameters
     results = {
@@ -323,55 +315,53 @@ def test_ours_and_theirs_compute_the_same(tmp_path: Path, no_type_checks: None) 
         "merged": answers(plain, "torch", merge_tokens=5),
         "onnx": answers(plain, "onnxruntime"),
         "onnx merged": answers(plain, "onnxruntime", merge_tokens=5),
-        "b": answers(plain, "timm"),
-        "twin": answers(twin, "torch"),
-        "c": answers(twin, "vit-pytorch"),
     }
     entries = [
-        entry("b", runs="timm", ours=False),
         entry("onnx", runs="onnxruntime"),
         entry("merged", exact=False),
         entry("onnx merged", original="merged"),
-        entry("c", model="twin", runs="vit-pytorch", original="twin", ours=False),
     ]
-    differences = compared(results, entries, {"m": plain, "twin": twin})
+    differences = compared(results, entries, {"m": plain})
     # Tiny networks in float32.
-    assert max(differences[name] for name in ("b", "c", "onnx", "onnx merged")) < 1e-4
+    assert max(differences[name] for name in ("onnx", "onnx merged")) < 1e-4
     assert differences["merged"] > 1e-3
 
 
+def test_compile_computes_through_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_type_checks: None
+) -> None:
+    compiled: list[int] = []
+
+    def compile_nothing(function: Any) -> Any:
+        def call(images: torch.Tensor) -> Any:
+            compiled.append(len(images))
+            return function(images)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    monkeypatch.setattr("vitlab.training.state.check_compiler", lambda device: None)
+    weights = saved_model(tmp_path / "tiny.safetensors")
+    asked: dict[str, Any] = {"engines": ("torch", "compile"), "merge_tokens": (0,), "batch": 4}
+    plain = prepared(prepare(str(weights), folder=str(tmp_path), **asked)())
+    expected = answers(plain, "torch")
+    assert compiled == []
+    assert answers(plain, "compile") == expected
+    assert sum(compiled) == 4
+
+
 def test_a_name_gets_weights_with_opinions(tmp_path: Path) -> None:
-    (told,) = prepare(
-        "vit_test",
-        folder=str(tmp_path),
-        engines=("torch",),
-        peers=("transformers",),
-        merge_tokens=(0,),
-        batch=3,
-    )()
-    fresh = prepared(told)
+    asked: dict[str, Any] = {"engines": ("torch",), "merge_tokens": (0,), "batch": 3}
+    fresh = prepared(prepare("vit_test", folder=str(tmp_path), **asked)())
     assert fresh.fresh
     ours = np.log(answers(fresh, "torch"))
     assert ours.std(axis=1).min() > 1e-3
-    results = {"a": answers(fresh, "torch"), "b": answers(fresh, "transformers")}
-    compared(results, [entry("b", runs="transformers", ours=False)], {"m": fresh})
 
 
-@pytest.mark.parametrize(
-    ("model", "peers", "message"),
-    [
-        ("vit_tset", (), "unknown model or file 'vit_tset'; did you mean"),
-        ("resnet18_cifar", ("timm",), "timm cannot be asked for a ResNet; valid: a Vision"),
-        ("vit_cifar_hybrid", ("transformers",), "huggingface"),
-    ],
-)
-def test_models_that_cannot_take_part(
-    model: str, peers: tuple[str, ...], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(VitlabError, match=message):
-        prepare(
-            model, folder=str(tmp_path), engines=("torch",), peers=peers, merge_tokens=(0,), batch=1
-        )
+def test_a_model_that_is_not_known(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"engines": ("torch",), "merge_tokens": (0,), "batch": 1}
+    with pytest.raises(VitlabError, match="unknown model or file 'vit_tset'; did you mean"):
+        prepare("vit_tset", folder=str(tmp_path), **asked)
 
 
 def test_accuracies_are_compared_image_by_image() -> None:
@@ -434,7 +424,7 @@ def test_what_an_exported_file_tells_of_itself(tmp_path: Path) -> None:
     assert folder is not None
     file = str(folder / "model.onnx")
     asked: dict[str, Any] = {"title": "t", "folder": str(tmp_path), "batch": 5}
-    (told,) = prepare_exported(file, engines=("torch",), **asked)()
+    told = prepare_exported(file, engines=("torch",), **asked)()
     found = prepared(told)
     model = load("cifar10").model
     assert (found.name, found.places) == ("t", {"onnxruntime": file})
@@ -465,19 +455,26 @@ def test_files_run_where_they_can_and_are_told_apart() -> None:
     }
 
 
+def test_missing_percentiles_are_explained() -> None:
+    few = Benchmark(cells=(cell(a=[1.0] * 4),), machine={}, threads=1)
+    assert "p90 needs 10 and p99 100; --rounds and --seconds give more" in notes(few)
+    many = Benchmark(cells=(cell(a=[1.0] * 50),), machine={}, threads=1)
+    assert "p90" not in notes(many)
+
+
 def test_what_is_not_known_is_left_out() -> None:
     dumb = replace(entry("b"), parameters=None, flops=None, by_design=True)
     one = replace(cell(a=[1.0] * 8, b=[2.0] * 8), entries=(entry("a"), dumb))
     whole = Benchmark(cells=(one,), machine={}, threads=1)
     assert speeds(one)[1][-1] == "-"
     assert models(whole)[1][1][1:] == ("-", "-", "-", "12.0", "1e-05, by design")
-    assert "gives other logits" in notes(whole)
+    assert "so that logits differ" in notes(whole)
     assert whole.to_dict()["cells"][0]["contestants"][1]["share_of_limit"] is None
 
 
 def test_accuracy_of_pixels_is_refused_before_anything_is_timed() -> None:
-    with pytest.raises(InputError, match="m takes 8-bit pixels; accuracy is told of models that"):
-        check_judged([told_of("m", exported=True, pixels=True)])
+    with pytest.raises(InputError, match="m takes 8-bit pixels; accuracy is for models that"):
+        check_evaluable([told_of("m", exported=True, pixels=True)])
 
 
 @pytest.mark.slow
@@ -497,14 +494,12 @@ def test_models_of_one_name_are_called_as_they_were_given() -> None:
         return Prepared(name=name, **facts, parameters=1, bytes=4, config={})
 
     plan = Plan(models=("a/pets", "b/pets", "c/cars"))
-    models = [[told("pets"), told("pets as in timm")], [told("pets")], [told("cars")]]
-    assert [model.name for model in told_apart(plan, models)] == [
-        *("a/pets", "a/pets as in timm", "b/pets", "cars"),
-    ]
+    models = [told("pets"), told("pets"), told("cars")]
+    assert [model.name for model in with_unique_names(plan, models)] == ["a/pets", "b/pets", "cars"]
 
 
 def test_what_cannot_be_judged_is_told_before_anything_is_timed() -> None:
     facts = {"places": {}, "folder": "", "fresh": False, "task": "single-label", "flops": (1,)}
     model = Prepared(name="m", **facts, parameters=1, bytes=4, config={}, judgeable=False)
     with pytest.raises(InputError, match="m: its head was not trained, or nothing says"):
-        check_judged([model])
+        check_evaluable([model])

@@ -24,10 +24,12 @@ from vitlab.jobs.card import (
     variant_name,
     write_markdown,
 )
-from vitlab.jobs.run_folder import Plan, write_plan
+from vitlab.jobs.start import Start
+from vitlab.jobs.training_run import Plan, resume_command, write_plan
 from vitlab.models.variants import variant
 from vitlab.report.card.content import in_words, shortened
 from vitlab.training.config import TrainConfig
+from vitlab.training.recipes.from_scratch import pretraining
 from weights.bundles import (
     LABELS,
     METRICS,
@@ -178,6 +180,23 @@ def test_a_run_is_its_bundle_and_one_that_has_not_ended_says_how_to_go_on(tmp_pa
     assert read_card(run).metrics == METRICS
 
 
+@pytest.mark.parametrize("verb", ["train", "finetune", "pretrain"])
+def test_a_run_is_resumed_by_its_own_command(tmp_path: Path, verb: str) -> None:
+    half = (0.5, 0.5, 0.5)
+    start = Start(weights="w", preprocessing=Preprocessing(size=(8, 8), mean=half, std=half))
+    plan = Plan(
+        recipe="r",
+        data="d",
+        train=pretraining("mae") if verb == "pretrain" else TrainConfig(),
+        model={},
+        steps=1,
+        command="c",
+        start=start if verb == "finetune" else None,
+    )
+    write_plan(tmp_path, plan)
+    assert resume_command(tmp_path) == f"vitlab {verb} --resume --out {tmp_path}"
+
+
 def test_training_states_what_the_card_needs(tmp_path: Path) -> None:
     run = vitlab.train(
         data="digits",
@@ -192,7 +211,7 @@ def test_training_states_what_the_card_needs(tmp_path: Path) -> None:
     assert (first.split, first.images) == (run.split, run.evaluation.images)
     assert first.interval == run.evaluation.interval
     assert card.title.startswith(("vit_test on digits", "variant of vit_test on digits"))
-    with pytest.raises(ConfigError, match="keeps the licence"):
+    with pytest.raises(ConfigError, match="keeps licence as it was begun"):
         vitlab.train(out=tmp_path / "run", resume=True, licence="MIT")
 
 
@@ -211,7 +230,7 @@ def test_training_states_what_the_card_needs(tmp_path: Path) -> None:
         ),
         (
             {"size": (160, 240), "crop": 0.8, "mean": (0.1,), "std": (0.25,)},
-            "resized to cover 200 × 300 (bicubic), then the middle 160 × 240 kept",
+            "resized to cover 300 × 200 (bicubic), then the middle 240 × 160 kept",
             "less mean 0.1, divided by deviation 0.25",
         ),
     ],

@@ -8,13 +8,12 @@ import pytest
 import torch
 
 import vitlab
-from vitlab.classify.exported_model import DeployedModel
-from vitlab.classify.open_model import open_answering
+from vitlab.classify.classifier import open_classifier
 from vitlab.errors import InputError
 from vitlab.evaluation.classification import Outcome
 from vitlab.jobs.evaluate import ExportedNet, described, evaluate
 from vitlab.jobs.export import compared
-from vitlab.weights.bundled import bundled_folder
+from vitlab.weights.resolve import bundled_folder
 
 
 def outcome(answers: list[int], labels: list[int]) -> Outcome:
@@ -43,8 +42,7 @@ def test_accuracy_is_compared_image_by_image() -> None:
 
 def test_an_exported_model_computes_the_logits_of_the_model() -> None:
     pytest.importorskip("onnxruntime")
-    opened = open_answering("cifar10", engine="onnxruntime")
-    assert isinstance(opened, DeployedModel)
+    opened = open_classifier("cifar10", engine="onnxruntime")
     images = torch.randn(5, 3, 32, 32)
     classifier = vitlab.load("cifar10")
     with torch.inference_mode():
@@ -72,4 +70,4 @@ def test_an_exported_file_is_evaluated(tmp_path: Path) -> None:
     two = evaluate(folder / "model.onnx", data)
     torch.testing.assert_close(two.outcome.logits, one.outcome.logits, atol=1e-4, rtol=1e-4)
     with pytest.raises(InputError, match="is not for the engine torch"):
-        open_answering(folder / "model.onnx", engine="torch")
+        open_classifier(folder / "model.onnx", engine="torch")

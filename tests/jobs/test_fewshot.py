@@ -8,7 +8,7 @@ from PIL import Image
 
 from data.colours import COLOURS, saved_model, small_model, write_colours
 from vitlab import load, save_weights
-from vitlab.data.random import generator
+from vitlab.data.order import generator
 from vitlab.errors import DataError, InputError, PreprocessingUnknown
 from vitlab.evaluation.fewshot import METHODS, Labelled, draw_shots
 from vitlab.jobs import features as embed

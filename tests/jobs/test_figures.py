@@ -18,15 +18,15 @@ from reference.random_weights import randomise
 from vitlab import Preprocessing, VisionTransformer
 from vitlab.classify.classifier import Classifier
 from vitlab.errors import DataError, FileError, InputError, Lacks, UnknownName, VitlabError
-from vitlab.explain.distance import attention_distance, patch_distances
 from vitlab.explain.embedding import linear_cka, principal_components, unbiased_cka
+from vitlab.explain.statistics import attention_distance, patch_distances
 from vitlab.explain.weights import cosine_maps, position_tables
 from vitlab.jobs.figures import figures
 from vitlab.models.config import pair
 from vitlab.models.merging import merging
-from vitlab.report.figures.feature_pca import as_rgb, spread
-from vitlab.report.figures.positions import mosaic
+from vitlab.report.figures.features import as_rgb, spread
 from vitlab.report.figures.table import FIGURES
+from vitlab.report.figures.weights import mosaic
 from vitlab.report.plots import as_colours
 from vitlab.weights.source import WeightSource
 

@@ -1,6 +1,8 @@
 """Fine-tuning: what starts from the weights, what is left alone, and what comes out."""
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,13 @@ from vitlab.config import override
 from vitlab.data.augment.config import AugmentConfig
 from vitlab.data.datasets import open_data
 from vitlab.errors import ConfigError, DataError, Interrupted, WeightsError
-from vitlab.jobs import run as job_module
+from vitlab.jobs import start as start_module
+from vitlab.jobs import train as train_module
 from vitlab.jobs.finetune import finetune
-from vitlab.jobs.run import Watcher
-from vitlab.jobs.run_result import Run
-from vitlab.jobs.run_start import open_teacher
+from vitlab.jobs.run_result import RunResult
+from vitlab.jobs.start import Start, open_teacher
 from vitlab.jobs.train import train
+from vitlab.jobs.training_run import TrainingRun, Watcher
 from vitlab.models.cost import cost
 from vitlab.training.loop import fit
 from vitlab.training.recipes import finetune as recipes
@@ -48,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def tune(weights: Path, folder: Path, out: Path, **settings: Any) -> Run:
+def tune(weights: Path, folder: Path, out: Path, **settings: Any) -> RunResult:
     changes = {"budget": 6.0, "budget_in": "steps", "evaluations": 2}
     changes |= settings.pop("changes", {})
     return finetune(weights, data=folder, out=out, changes=changes, **settings)
@@ -79,10 +82,77 @@ def test_a_bundle_with_the_folders_labels_and_the_weights_preprocessing(
     assert "vitlab finetune --from" in plan["command"]
 
 
+def test_the_end_of_a_run_is_shown_in_stages(weights: Path, folder: Path, tmp_path: Path) -> None:
+    stages: list[tuple[str, int, int]] = []
+    watcher = Watcher(stage=lambda *stage: stages.append(stage))
+    run = tune(weights, folder, tmp_path / "run", watcher=watcher)
+    held_out = run.counts["validation"].images
+    assert [stage for stage in stages if stage[1] == stage[2]] == [
+        ("testing", 12, 12),
+        ("calibrating", held_out, held_out),
+        ("exporting", 1, 1),
+        ("writing the report", 1, 1),
+    ]
+    assert [name for name, done, _ in stages if not done] == list(
+        dict.fromkeys(s[0] for s in stages)
+    )
+
+
 def test_it_learns(weights: Path, folder: Path, tmp_path: Path) -> None:
     changes = {"budget": 30.0, "optimizer.lr": 3e-3, "augment.color_jitter": 0.0}
     run = tune(weights, folder, tmp_path / "run", changes=changes)
     assert run.evaluation.accuracy == 1.0  # two levels of brightness; guessing gives a half
+
+
+def test_an_early_stop_gives_its_reason(
+    weights: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    falling = (1 / (1 + i) for i in range(100))
+    measure = lambda model: iter([("accuracy", next(falling))])  # noqa: E731
+    monkeypatch.setattr(TrainingRun, "evaluator", lambda run: measure)
+    notes: list[str] = []
+    changes = {"budget": 20.0, "evaluations": 20, "patience": 2, "ema": 0.0}
+    watcher = Watcher(note=notes.append)
+    run = tune(weights, folder, tmp_path / "run", changes=changes, watcher=watcher)
+    reason = re.compile(
+        r"topped after step (\d+) of 20: 2 evaluations at a low learning rate were worse than "
+        r"step \d+ by more than chance \(patience 2\)"
+    )
+    [found] = [match for note in notes if (match := reason.search(note))]
+    assert int(found[1]) == run.compute.steps == 13  # warm-up 2, half of the fall 9, and 2 more
+    assert found[0] in run.report.read_text()
+
+
+@pytest.mark.parametrize("ruined", [True, False])
+def test_the_report_says_whether_it_helped(
+    weights: Path, folder: Path, tmp_path: Path, ruined: bool
+) -> None:
+    changes: dict[str, Any] = {"budget": 30.0, "optimizer.lr": 3e-3, "augment.color_jitter": 0.0}
+    known = tune(weights, folder, tmp_path / "known", changes=changes)
+    assert "before step 1" not in known.report.read_text()  # of a head that knew nothing
+    notes: list[str] = []
+    changes = {"optimizer.lr": 1.0 if ruined else 1e-6, "ema": 0.0, "head_first": 0.0}
+    changes["optimizer.clip_norm"] = 0.0
+    settings: dict[str, Any] = {"changes": changes, "watcher": Watcher(note=notes.append)}
+    run = tune(known.folder, folder, tmp_path / "again", **settings)
+    rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    first = {row["name"]: row["value"] for row in rows if row["step"] == 0}
+    assert first["accuracy"] == 1.0
+    page = run.report.read_text()
+    if ruined:
+        sentence = (
+            "nothing beat the weights before step 1 on held-out images "
+            f"(accuracy 100.0%, loss {first['loss']:.3f}): they are kept"
+        )
+        assert sentence in notes
+        assert sentence[1:] in page
+        assert "weights were kept" not in page
+        before, after = state(known.folder), state(run.folder)
+        assert all(torch.equal(before[name], after[name]) for name in before)
+    else:
+        [note] = [note for note in notes if "before fine-tuning" in note]
+        assert f"accuracy 100.0%, loss {first['loss']:.3f} before fine-tuning, accuracy" in note
+        assert note[1:] in page
 
 
 def test_classes_that_the_weights_know_are_kept(folder: Path, tmp_path: Path) -> None:
@@ -114,6 +184,14 @@ def test_a_linear_probe_leaves_all_else_alone(weights: Path, folder: Path, tmp_p
             assert torch.equal(value, before[name]), name
 
 
+@pytest.mark.parametrize("freeze", [0, 1, 5])
+def test_frozen_blocks_are_named(freeze: int) -> None:
+    found = recipes.Situation(images=90, classes=3, parameters=10**6, side=224, accelerated=False)
+    config = replace(recipes.finetuning(found), frozen_blocks=freeze)
+    named = f"frozen: the stem, and blocks 1 to {freeze} of the encoder"
+    assert (named in recipes.reasons(config, found)) == bool(freeze)
+
+
 @pytest.mark.parametrize(("side", "per_class"), [(32, 24), (64, 5000), (65, 24), (224, 5000)])
 def test_small_images_are_neither_cropped_nor_painted(side: int, per_class: int) -> None:
     found = recipes.Situation(
@@ -135,7 +213,8 @@ def test_what_is_told_is_what_is_done() -> None:
     told = recipes.reasons(config, found)
     assert told[1] == "batches of 32; 40 epochs, about 788 updates"
     assert (
-        told[2] == "2 M parameters: rate 0.0005 for the head, 0.75 times that for each layer below"
+        told[2] == "2 M parameters: learning rate 0.0005 for the head, "
+        "0.75 times that for each layer below"
     )
     wishes = {
         "batch_size": 50,
@@ -150,7 +229,7 @@ def test_what_is_told_is_what_is_done() -> None:
     assert told == (
         "700 images: augmentation as it was set",
         "batches of 50; 3 updates",
-        "2 M parameters: rate 0.0005 for the head and everything else",
+        "2 M parameters: learning rate 0.0005 for the head and everything else",
         "10% held out decides which weights are kept",
     )
     assert recipes.reasons(recipes.with_lora(config, 4), found)[2] == (
@@ -220,7 +299,7 @@ def test_resuming_ends_at_the_same_weights(
             raise Interrupted(15, 2, 6)
 
     with monkeypatch.context() as patch:
-        patch.setattr(job_module, "fit", interrupted)
+        patch.setattr(train_module, "fit", interrupted)
         with pytest.raises(Interrupted):
             tune(weights, folder, tmp_path / "cut", changes=changes, **settings)
     weights.unlink()  # the checkpoint has all that is needed
@@ -253,6 +332,30 @@ def test_the_papers_protocol(weights: Path, folder: Path, tmp_path: Path) -> Non
     assert plan["schedule"]["kind"] == "cosine"
 
 
+def test_weights_images_and_teacher_are_opened_once(
+    weights: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = tune(weights, folder, tmp_path / "teacher").bundle
+    opened: list[str] = []
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            opened.append(name)
+            return function(*arguments, **keywords)
+
+        return call
+
+    def open_counted(*arguments: Any, **keywords: Any) -> Any:
+        source = open_data(*arguments, **keywords)
+        return replace(source, open_train=counted("images", source.open_train))
+
+    monkeypatch.setattr(start_module, "load_weights", counted("weights", load_weights))
+    monkeypatch.setattr(start_module, "load", counted("teacher", load))
+    monkeypatch.setattr(train_module, "open_data", open_counted)
+    tune(weights, folder, tmp_path / "run", teacher=teacher)
+    assert sorted(opened) == ["images", "teacher", "weights"]
+
+
 def test_a_teacher_changes_what_is_learned(weights: Path, folder: Path, tmp_path: Path) -> None:
     taught_by = tune(weights, folder, tmp_path / "teacher").bundle
     alone = tune(weights, folder, tmp_path / "alone")
@@ -267,8 +370,9 @@ def test_a_teacher_changes_what_is_learned(weights: Path, folder: Path, tmp_path
         tune(weights, folder, tmp_path / "wrong", teacher=several)
     bands = Preprocessing(size=(8, 8), mean=(0.5,) * 5, std=(0.5,) * 5)
     data = replace(open_data(folder), labels=LABELS)
+    start = Start(weights="", preprocessing=bands, teacher=str(weights))
     with pytest.raises(ConfigError, match=r"reads 3 channels, and the images have 5; valid"):
-        open_teacher(str(weights), data, bands, torch.device("cpu"))
+        open_teacher(start, data, torch.device("cpu"))
     with pytest.raises(ConfigError, match=r"teacher .* does not know circle, square"):
         tune(weights, folder, tmp_path / "wrong", teacher=weights)
     assert not (tmp_path / "wrong").exists()
@@ -284,7 +388,7 @@ def test_the_rate_is_found_and_drawn(weights: Path, folder: Path, tmp_path: Path
         json.loads((place / "config.json").read_text())["train"]["optimizer"]
         for place in (run.folder, usual.folder)
     )
-    assert f"range test: rate {found['lr']:g} (find-lr.png)" in notes
+    assert f"range test: learning rate {found['lr']:g} (find-lr.png)" in notes
     assert found["lr"] != given["lr"]
     assert found["muon_lr"] == pytest.approx(0.03 * found["lr"] / given["lr"])  # in proportion
     with Image.open(run.folder / "find-lr.png") as picture:

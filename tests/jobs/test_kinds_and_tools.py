@@ -12,11 +12,10 @@ from PIL import Image
 from runs import same, train_until
 from vitlab.classify.classifier import load
 from vitlab.classify.predictor import Prediction
-from vitlab.data import survey
-from vitlab.data.check.check import check_folder
-from vitlab.data.check.sheet import write_check_sheet
+from vitlab.data import split
+from vitlab.data.check.check import check_folder, write_check_sheet
 from vitlab.data.images import FileSet
-from vitlab.data.survey import known_groups, surveyed
+from vitlab.data.split import survey_files, surveyed_groups
 from vitlab.errors import DataError
 from vitlab.jobs.evaluate import evaluate
 from vitlab.jobs.fewshot import fewshot
@@ -63,7 +62,7 @@ def test_a_run_on_arrays_resumes_on_the_same_files_alone(
     with pytest.raises(DataError, match="changed since the run began: 32 files instead of 31"):
         train(out=tmp_path / "run", resume=True)
     Path(added).unlink()
-    monkeypatch.setattr(survey, "compare_files", None)  # nothing is looked at again
+    monkeypatch.setattr(split, "compare_files", None)  # nothing is looked at again
     train(out=tmp_path / "run", resume=True)
     assert same(tmp_path / "run", whole.folder)
     found = evaluate(tmp_path / "run", arrays)
@@ -80,10 +79,12 @@ def test_files_of_more_than_8_bits_are_read_and_told_apart(tmp_path: Path) -> No
         files += [tmp_path / f"{number}.{ending}" for ending in ("tif", "png", "npy")]
     Image.fromarray(np.zeros((16, 16), np.float32)).save(tmp_path / "black.tif")
     files.append(tmp_path / "black.tif")
-    data = surveyed(FileSet(paths=tuple(files), labels=torch.zeros(len(files), dtype=torch.int64)))
+    data = survey_files(
+        FileSet(paths=tuple(files), labels=torch.zeros(len(files), dtype=torch.int64))
+    )
     assert data.survey is not None
     assert data.survey.broken == {}
-    groups = known_groups(data).tolist()
+    groups = surveyed_groups(data).tolist()
     # The same picture as TIFF and as a much darker PNG is one; all others differ.
     assert all(groups[3 * n] == groups[3 * n + 1] for n in range(6))
     assert len(set(groups)) == 6 + 6 + 1

@@ -17,16 +17,18 @@ from jobs.made_tables import digits, eights, write_angles, write_pairs
 from runs import weights_of
 from vitlab.classify.classifier import load
 from vitlab.data.augment.config import AugmentConfig
+from vitlab.data.augment.draws import draw
 from vitlab.data.datasets import open_data
-from vitlab.data.loading.batch import BatchMaker
+from vitlab.data.loader import BatchMaker
+from vitlab.data.order import generator
 from vitlab.errors import ConfigError, DataError, VitlabError
 from vitlab.evaluation.classification import Evaluation
 from vitlab.evaluation.multilabel import MultiLabelEvaluation
 from vitlab.evaluation.regression import RegressionEvaluation
 from vitlab.jobs.evaluate import evaluate, report_of
-from vitlab.jobs.run import Watcher
-from vitlab.jobs.run_result import Run
+from vitlab.jobs.run_result import RunResult
 from vitlab.jobs.train import train
+from vitlab.jobs.training_run import Watcher
 from vitlab.registry import DATASETS
 from vitlab.report.run import render
 
@@ -44,7 +46,7 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def several(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def several(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     """Two digits an image."""
     folder = tmp_path_factory.mktemp("several")
     write_pairs(folder / "pairs", {"train": 600, "test": 150})
@@ -54,7 +56,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def angles(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def angles(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     """Turned sevens."""
     folder = tmp_path_factory.mktemp("angles")
     write_angles(folder / "angles", {"train": 400, "test": 150})
@@ -62,11 +64,11 @@ def angles(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(data=folder / "angles", out=folder / "run", changes=changes)
 
 
-def data_of(run: Run, name: str) -> Path:
+def data_of(run: RunResult, name: str) -> Path:
     return run.folder.parent / name
 
 
-def test_several_labels_are_learned(several: Run) -> None:
+def test_several_labels_are_learned(several: RunResult) -> None:
     found = several.evaluation
     assert isinstance(found, MultiLabelEvaluation)
     assert found.labels == ("0", "1", "2", "3", "4")
@@ -76,7 +78,7 @@ def test_several_labels_are_learned(several: Run) -> None:
     assert several.metrics["test_map"] == found.map
 
 
-def test_an_angle_is_learned(angles: Run) -> None:
+def test_an_angle_is_learned(angles: RunResult) -> None:
     found = angles.evaluation
     assert isinstance(found, RegressionEvaluation)
     angle = found.values[0]
@@ -114,7 +116,7 @@ def test_rare_classes_are_learned(rare: None, tmp_path: Path, balance: str) -> N
     assert recall > 0.5
 
 
-def test_values_come_in_their_unit(angles: Run) -> None:
+def test_values_come_in_their_unit(angles: RunResult) -> None:
     classifier = load(angles.folder)
     images, numbers = digits("test")
     upright = Image.fromarray(images[numbers == 7][0]).resize((16, 16), Image.Resampling.BICUBIC)
@@ -127,7 +129,7 @@ def test_values_come_in_their_unit(angles: Run) -> None:
     assert (turned[0].label, turned[0].probability) == (None, None)
 
 
-def test_the_bundle_says_what_it_is(several: Run, angles: Run) -> None:
+def test_the_bundle_says_what_it_is(several: RunResult, angles: RunResult) -> None:
     config = json.loads((angles.bundle / "config.json").read_text())
     assert (config["task"], config["labels"]) == ("regression", ["value"])
     assert abs(config["targets"]["mean"][0]) < 10
@@ -138,7 +140,7 @@ def test_the_bundle_says_what_it_is(several: Run, angles: Run) -> None:
     assert len(config["preprocessing"]["mean"]) == 1
 
 
-def test_labels_are_those_above_the_threshold(several: Run) -> None:
+def test_labels_are_those_above_the_threshold(several: RunResult) -> None:
     images, numbers = digits("test")
     picture = np.hstack([images[numbers == n][0] for n in (0, 1)])
     classifier = load(several.folder)
@@ -156,7 +158,7 @@ def test_labels_are_those_above_the_threshold(several: Run) -> None:
 
 @pytest.mark.parametrize("kind", ["several", "angles"])
 def test_evaluating_again_gives_the_same_figures(kind: str, request: pytest.FixtureRequest) -> None:
-    run: Run = request.getfixturevalue(kind)
+    run: RunResult = request.getfixturevalue(kind)
     data = data_of(run, "pairs" if kind == "several" else "angles")
     found = evaluate(run.folder, data)
     assert found.evaluation.to_dict() == run.evaluation.to_dict()
@@ -167,7 +169,7 @@ def test_evaluating_again_gives_the_same_figures(kind: str, request: pytest.Fixt
     assert loaded.to_dict() == run.evaluation.to_dict()
 
 
-def test_values_that_the_data_lacks_are_not_judged(angles: Run, tmp_path: Path) -> None:
+def test_values_that_the_data_lacks_are_not_judged(angles: RunResult, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     shutil.copytree(angles.bundle, bundle)
     config = json.loads((bundle / "config.json").read_text())
@@ -183,7 +185,7 @@ def test_values_that_the_data_lacks_are_not_judged(angles: Run, tmp_path: Path) 
         evaluate(bundle, data_of(angles, "angles"))
 
 
-def test_data_of_another_task_is_refused(several: Run, angles: Run) -> None:
+def test_data_of_another_task_is_refused(several: RunResult, angles: RunResult) -> None:
     with pytest.raises(DataError, match="multi-label data, the model a regression one"):
         evaluate(angles.folder, data_of(several, "pairs"))
     with pytest.raises(VitlabError, match="a temperature says nothing"):
@@ -195,12 +197,12 @@ def test_data_of_another_task_is_refused(several: Run, angles: Run) -> None:
     [
         ({"augment.cutmix": 1.0}, "augment.cutmix=1.0: a piece of an image"),
         ({"balance": "loss"}, "balance=loss is for classes"),
-        ({"balance": "sampling"}, "balance is for classes"),
+        ({"balance": "sampling"}, "balance=sampling is for classes"),
         ({"balance": "both"}, "expected one of none, loss, sampling"),
     ],
 )
 def test_what_makes_no_sense_for_values_is_refused_before_anything_is_written(
-    angles: Run, tmp_path: Path, changes: dict[str, Any], message: str
+    angles: RunResult, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         train(data=data_of(angles, "angles"), out=tmp_path / "run", changes=SMALL | changes)
@@ -276,11 +278,12 @@ def test_targets_are_mixed_by_share() -> None:
     bright = torch.tensor([0, 0, 100, 100], dtype=torch.uint8)
     images, numbers = bright[:, None, None, None].expand(4, 1, 2, 2), torch.arange(4)
     values = bright[:, None].float() / 255
-    batch = maker.make(images, values, index=numbers, epoch=numbers, step=0)
+    draws = draw(maker.config, 4, generator(0, "augment", 0))
+    batch = maker.make(images, values, index=numbers, epoch=numbers, draws=draws)
     # The value is the brightness, so that whatever is mixed keeps being right.
     torch.testing.assert_close(batch.targets[:, 0], batch.images[:, 0, 0, 0])
     assert len(batch.targets.unique()) > 2
     marks = torch.stack([bright > 0, bright == 0], dim=1)
-    mixed = maker.make(images, marks, index=numbers, epoch=numbers, step=0).targets
+    mixed = maker.make(images, marks, index=numbers, epoch=numbers, draws=draws).targets
     share = batch.images[:, 0, 0, 0] * 2.55
     torch.testing.assert_close(mixed, torch.stack([share, 1 - share], dim=1))

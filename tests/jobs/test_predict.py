@@ -248,7 +248,7 @@ def test_a_file_that_is_not_ours_is_left_alone(
 ) -> None:
     output = tmp_path / f"out.{ending}"
     output.write_text("my own notes\n")
-    with pytest.raises(FileError, match=f"out.{ending} exists and is no job of ours; --overwrite"):
+    with pytest.raises(FileError, match=f"out.{ending} exists and was not written by vitlab"):
         run(weights, folder, output)
     assert output.read_text() == "my own notes\n"
 
@@ -259,7 +259,7 @@ def test_a_file_that_was_edited_is_refused(weights: Path, folder: Path, tmp_path
         run(weights, folder, output, overwrite=True)
         content = output.read_text() + line
         output.write_text(content)
-        with pytest.raises(FileError, match=f"no prediction of ours behind record {COUNT}"):
+        with pytest.raises(FileError, match=f"no prediction after record {COUNT}"):
             run(weights, folder, output)
         assert output.read_text() == content
 

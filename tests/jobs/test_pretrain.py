@@ -18,18 +18,16 @@ from vitlab.errors import ConfigError, DataError
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.jobs import pretrain_result as result
 from vitlab.jobs.finetune import finetune
-from vitlab.jobs.pretrain import pretrain
-from vitlab.jobs.run import Job, Watcher
-from vitlab.jobs.run_folder import read_plan
-from vitlab.jobs.train import train
-from vitlab.models.build import create_model
+from vitlab.jobs.train import pretrain, train
+from vitlab.jobs.training_run import TrainingRun, Watcher, read_plan
 from vitlab.models.cost import cost
 from vitlab.models.pretraining import MaskedAutoencoder
+from vitlab.models.variants import create_model
 from vitlab.training.batch_size import fitting_batch_size
-from vitlab.training.compute import Meter
 from vitlab.training.optim import build_optimizers, optimizer_flops
 from vitlab.training.pretraining import with_objective
 from vitlab.training.recipes.from_scratch import pretraining
+from vitlab.training.step import Meter
 
 OBJECTIVES = ("masked-patch", "mae")
 CHANGES: dict[str, Any] = {
@@ -79,7 +77,7 @@ def test_what_a_run_leaves(done: tuple[str, Path]) -> None:
     assert figures <= {path.name for path in out.iterdir()}
     page = (out / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == 1
-    assert "What it tells of hidden patches" in page
+    assert "Predictions of hidden patches" in page
     bundle = json.loads((out / "bundle" / "config.json").read_text())
     assert (bundle["model"]["classes"], bundle["labels"]) == (0, [])
     assert bundle["provenance"]["objective"] == objective
@@ -218,8 +216,8 @@ def test_an_unlabelled_folder(tmp_path: Path) -> None:
 
 def test_images_are_hidden_alike_in_every_evaluation(done: tuple[str, Path]) -> None:
     plan = read_plan(done[1])
-    job = Job.prepare(plan, done[1], source(), watcher=Watcher())
-    evaluate = job._evaluator()
+    job = TrainingRun.prepare(plan, done[1], source(), watcher=Watcher())
+    evaluate = job.evaluator()
     assert evaluate is not None
     torch.manual_seed(1)
     first = dict(evaluate(job.state.model))

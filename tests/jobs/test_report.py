@@ -19,7 +19,8 @@ from vitlab.data.datasets import DataSource
 from vitlab.data.images import ArraySet, FileSet
 from vitlab.evaluation.calibration import Temperature
 from vitlab.evaluation.classification import Evaluation, Outcome, evaluate
-from vitlab.report.html import Html, duration, element, join, percent, short
+from vitlab.report.html import Html, element, join
+from vitlab.report.numbers import duration, percent, short, write_number, write_percent
 from vitlab.report.run import (
     Compute,
     Data,
@@ -28,16 +29,15 @@ from vitlab.report.run import (
     Report,
     describe_data,
     describe_model,
-    mistakes_in,
     render,
     write_report,
 )
 from vitlab.report.run.confusion import top_confusions
 from vitlab.report.run.content import augmentations
-from vitlab.report.run.curves import curves_of
-from vitlab.report.run.facts import flatten
-from vitlab.report.run.page import read_metrics
-from vitlab.report.svg import nice_ticks, ticks_within, write_number, write_percent
+from vitlab.report.run.curves import CHARTS, _value_axis, curves_of
+from vitlab.report.run.images import mistakes_in
+from vitlab.report.run.page import flatten, read_metrics
+from vitlab.report.svg import nice_ticks, ticks_within
 
 NASTY = "<script>alert(\"&')</script>"
 LABELS = ("cat", "dog", NASTY)
@@ -333,6 +333,20 @@ def test_what_is_not_finite_is_not_drawn_and_the_later_value_counts() -> None:
     assert "nan" not in render(Report(title="t", metrics=tuple(points))).lower().split("<body>")[1]
 
 
+@pytest.mark.parametrize("values", [(1.0, 1.0), (0.97, 0.995), (0.0, 0.0), (0.5, 0.5), (0.0, 1.0)])
+def test_axes_of_shares_stay_within_0_and_100_percent(values: tuple[float, float]) -> None:
+    points = [
+        Point(step=s, epoch=0, split="validation", name="accuracy", value=v)
+        for s, v in enumerate(values)
+    ]
+    chart = next(chart for chart in CHARTS if chart.name == "accuracy")
+    axis = _value_axis(chart, curves_of(points, "accuracy"))
+    assert 0 <= axis.low <= min(values)
+    assert max(values) <= axis.high <= 1
+    assert axis.low < axis.high
+    assert (axis.ticks[0], axis.ticks[-1]) == (axis.low, axis.high)
+
+
 def test_a_constant_curve_can_be_drawn() -> None:
     points = tuple(
         Point(step=s, epoch=0, split="validation", name="accuracy", value=0.5) for s in (1, 2)
@@ -424,4 +438,4 @@ def test_descriptions_are_read_off_the_objects() -> None:
         std=(0.5,),
     )
     data = describe_data(source, {"train": 5}, augment=config)
-    assert (data.size, data.classes, data.images) == ("28 × 24 × 1", 2, {"train": 5})
+    assert (data.size, data.classes, data.images) == ("24 × 28 × 1", 2, {"train": 5})

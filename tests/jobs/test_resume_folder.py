@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runs import CHANGES, make_folder, same, train_until
-from vitlab.data import survey
+from vitlab.data import split
 from vitlab.errors import ConfigError, DataError
 from vitlab.jobs.evaluate import evaluate
 from vitlab.jobs.train import train
@@ -40,7 +40,7 @@ def test_files_are_not_looked_at_again(
     )
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    monkeypatch.setattr(survey, "compare_files", None)
+    monkeypatch.setattr(split, "compare_files", None)
     train(out=run, resume=True)
     assert same(run, whole)
     found = evaluate(run, images)

@@ -10,8 +10,7 @@ import torch
 from experiments.tiny import source
 from jobs.classifiers import LABELS, saved_model
 from vitlab.config import to_dict
-from vitlab.jobs.run_folder import Start
-from vitlab.jobs.run_start import open_weights_for, reopen
+from vitlab.jobs.start import Start, open_weights_for, reopen
 
 OTHERS = ("one", "two", "three")
 

@@ -18,12 +18,12 @@ from vitlab.data.duplicates import TRIED, check_readable
 from vitlab.data.sources import folder as folder_module
 from vitlab.data.sources.cifar import CIFAR10, CIFAR10_FILES
 from vitlab.errors import ConfigError
-from vitlab.jobs import run as job
+from vitlab.jobs import run_result, training_run
+from vitlab.jobs import train as train_module
 from vitlab.jobs.evaluate import evaluate
 from vitlab.jobs.finetune import finetune
-from vitlab.jobs.run_data import open_images
-from vitlab.jobs.run_result import Trained
 from vitlab.jobs.train import train
+from vitlab.jobs.training_run import TrainingRun, open_images
 from vitlab.registry import DATASETS
 
 SMALL: dict[str, Any] = {
@@ -74,13 +74,13 @@ sys.addaudithook(hear)  # for good: Python has no way to take one off
 @pytest.fixture
 def audit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Audit]:
     """Everything that is opened; `finish` is where a run may look at the test images."""
-    heard, finish = Audit(), Trained.finish
+    heard, finish = Audit(), run_result.finish
 
-    def finishing(trained: Trained) -> Any:
+    def finishing(run: TrainingRun) -> Any:
         heard.over = True
-        return finish(trained)
+        return finish(run)
 
-    monkeypatch.setattr(Trained, "finish", finishing)
+    monkeypatch.setattr(train_module, "finish", finishing)
     with hearing(heard):
         yield heard
 
@@ -201,7 +201,7 @@ def test_a_look_that_comes_too_soon_is_noticed(
         source.open_test()
         return open_images(source, *rest)
 
-    monkeypatch.setattr(job, "open_images", curious)
+    monkeypatch.setattr(training_run, "open_images", curious)
     train(data="cifar10", out=tmp_path / "run", changes=SMALL | {"budget": 1.0})
     assert audit.early(cifar) == {str(cifar)}
 

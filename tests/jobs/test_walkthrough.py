@@ -20,8 +20,8 @@ from vitlab.classify.classifier import Classifier
 from vitlab.errors import DataError, FileError, InputError, Lacks, UnknownName, VitlabError
 from vitlab.jobs.walkthrough import DEFAULT_MODEL, walkthrough
 from vitlab.models.config import pair
-from vitlab.report.walkthrough.images import MOST, coloured, number, photograph, tensor
-from vitlab.report.walkthrough.words import maths, worked
+from vitlab.report.numbers import number
+from vitlab.report.walkthrough.parts import MOST, coloured, maths, photograph, tensor, worked
 from vitlab.weights.source import WeightSource
 
 
@@ -80,12 +80,12 @@ def value(text: str) -> float:
 
 @pytest.mark.parametrize(
     ("name", "prefix"),
-    [("registers", 3), ("gap", 0), ("lsa", 1), ("relative", 1), ("relative_bias", 1)],
+    [("registers", 3), ("gap", 0), ("relative_bias", 1)],
 )
 def test_the_numbers_in_the_tables_are_the_models(name: str, prefix: int) -> None:
     looked_at = classifier(name)
     found = walkthrough(draw_image(), model=looked_at, layer=1, head=2, token=(1, 4))
-    scores, softmax, sums = Reader(found.page).tables
+    scores, softmax, sums, answer, layers = Reader(found.page).tables
     query = prefix + 7 + 4
     model = looked_at.model.double()
     image = torch.from_numpy(looked_at.preprocessing.apply(draw_image())).double()
@@ -93,7 +93,7 @@ def test_the_numbers_in_the_tables_are_the_models(name: str, prefix: int) -> Non
     weights = reference.attention[1][0, 2, query]
     own = model.encoder.blocks[1].attention
     read = model.encoder.blocks[1].norm1(torch.from_numpy(reference.layers[0]))
-    values = own._project(read, (5, 7))[2][0, 2].detach().numpy()
+    values = own.project(read, (5, 7))[2][0, 2].detach().numpy()
     shown = [row[0] for row in softmax[1:-1]]
     assert f"patch {1},{4}" in shown
     for row, cells in zip(softmax[1:-1], sums[1:-1], strict=True):
@@ -110,6 +110,13 @@ def test_the_numbers_in_the_tables_are_the_models(name: str, prefix: int) -> Non
     # A row of the first table leads to the score that the second begins with.
     for first, second in zip(scores[1:], softmax[1:-1], strict=True):
         assert (first[0], first[-1]) == (second[0], second[1])
+    probabilities = looked_at.activate(torch.from_numpy(reference.logits))[0]
+    for label, logit, shown_as in answer[1:]:
+        index = looked_at.labels.index(label)
+        assert abs(value(logit) - reference.logits[0, index]) < 2e-4
+        assert abs(value(shown_as.rstrip("%")) - 100 * float(probabilities[index])) < 0.011
+    assert [row[0] for row in layers[1:]] == ["block 0", "block 1"]
+    assert layers[-1][1] == answer[1][0] == looked_at.labels[int(probabilities.argmax())]
     finite = [value(row[1]) for row in softmax[1:-1]]
     powers = [value(row[2]) for row in softmax[1:-1]]
     np.testing.assert_allclose(powers, np.exp(np.array(finite) - max(finite)), atol=2e-4)
@@ -125,12 +132,14 @@ def test_sums_that_are_written_out_are_right() -> None:
     assert flat is not None
     projection, output = walk.embedded.projection, walk.projection
     assert projection is not None
-    assert output is not None
     assert totals == [
         number(float(projection(flat)[walk.query - 1, 0])),
         number(float(head.q[walk.query, 0])),
         number(float(head.products[walk.query, best])),
         number(float(output(walk.joined)[walk.query, 0])),
+        number(float(walk.mlp.wide[walk.query, 0])),
+        number(float(walk.mlp.output[walk.query, 0])),
+        number(float(walk.readout.own[0])),
     ]
 
 
@@ -144,7 +153,6 @@ STEPS = (
     "Into block 0",
     "Query, key and value of one token",
     "Queries and keys are normalised",
-    "Queries and keys are turned by their place",
     "Scores: the query meets every key",
     "Softmax: scores become weights",
     "The weighted sum of values",
@@ -153,13 +161,16 @@ STEPS = (
     "All weighted sums",
     "Heads side by side",
     "The projection",
-    "No projection",
     "Added to the token",
+    "The MLP: a second LayerNorm and a wider vector",
+    "The activation",
+    "Back to the width of a token, and added",
+    "One vector for the image",
+    "The head: one number for each class",
+    "Probabilities",
+    "How the answer forms",
 )
-USUAL = {
-    *("The image becomes a map", "Positions", "No projection"),
-    *("Queries and keys are normalised", "Queries and keys are turned by their place"),
-}
+USUAL = {"The image becomes a map", "Positions", "Queries and keys are normalised"}
 
 
 @pytest.mark.parametrize(
@@ -167,30 +178,14 @@ USUAL = {
     [
         ("paper", set(), "the class token alone is read"),
         ("gap", {"Learned tokens are put before them"}, "the mean of all patch tokens is read"),
-        ("registers", set(), "and 2 registers, room to keep things in"),
+        ("registers", set(), "Registers (2 here) hold intermediate results."),
         ("qk_norm", {"Queries and keys are normalised"}, "This model (qk_norm)"),
-        (
-            "rope_registers",
-            {
-                *("Positions", "Positions are added", "Queries and keys are normalised"),
-                "Queries and keys are turned by their place",
-            },
-            "Rotary positions",
-        ),
-        ("relative", {"Positions", "Positions are added"}, "relative positions"),
         ("no_position", {"Positions", "Positions are added"}, "a bag of patches"),
         (
             "relative_bias",
             {"Positions", "Positions are added"},
             "for each distance, in rows and columns",
         ),
-        ("conditional", set(), "a 3 × 3 convolution of the tokens around it"),
-        ("lsa", set(), "A token may not look at itself"),
-        ("sliding_groups", set(), "A patch may look only at those around it"),
-        ("axial", set(), "A patch may look only along its own row"),
-        ("sparse", set(), "and at every third:"),
-        ("no_proj", {"The projection", "No projection"}, "O = C"),
-        ("post_norm_scaled", {"Queries and keys are normalised"}, "A LayerNorm follows."),
         ("layer_scale", set(), "LayerScale multiplies each channel"),
         ("branch_norm", set(), "A LayerNorm of the result comes first"),
         (
@@ -198,10 +193,7 @@ USUAL = {
             {"Queries and keys are normalised"},
             "standard deviation, then scaled by learned numbers",
         ),
-        ("every_layer", set(), "to the input of this block (block 0)"),
         ("sincos2d", set(), "sines and cosines of column and row"),
-        ("shifted", set(), "shifted patch tokenization"),
-        ("patch_norm_both", set(), "In this model a LayerNorm follows"),
         ("map", set(), "one more attention, with a learned query"),
         (
             "conv",
@@ -227,7 +219,7 @@ def test_the_steps_are_those_that_the_model_has(name: str, other: set[str], word
     assert titles == [step for step in STEPS if (step in USUAL) == (step in other)]
     assert words in found.page
     assert found.walk.difference < 1e-5
-    assert f"{found.walk.difference:.1e} of its largest number" in found.page
+    assert f"{found.walk.difference:.1e} of the largest number" in found.page
 
 
 def test_the_page_needs_nothing_but_itself() -> None:
@@ -250,7 +242,8 @@ def test_an_image_of_the_sample_and_the_default_model(tmp_path: Path) -> None:
     found = vitlab.walkthrough("sample/test/17", output)
     text = output.read_text(encoding="utf-8")
     assert text == found.page
-    assert f"sample/test/17 through {vitlab.load(DEFAULT_MODEL).source.path.name}" in text
+    name = vitlab.load(DEFAULT_MODEL).source.path.name
+    assert f"Image: sample/test/17. Model: {name}." in text
     assert not found.fresh
     assert len(text) < 1_000_000
 
@@ -258,13 +251,13 @@ def test_an_image_of_the_sample_and_the_default_model(tmp_path: Path) -> None:
 def test_random_weights_are_told() -> None:
     found = vitlab.walkthrough("sample/test/17", model="vit_test")
     assert found.fresh
-    assert "The weights of this model are random: nobody has trained it." in found.page
+    assert "The weights of this model are random: it has not been trained." in found.page
     assert "random" not in walkthrough(draw_image(), model=classifier("paper")).page
 
 
 def test_earlier_blocks_are_told() -> None:
     page = walkthrough(draw_image(), model=classifier("paper"), layer=1).page
-    assert "Before this block, another of the same kind has changed the tokens" in page
+    assert "Blocks before this one: 1. They have changed the tokens" in page
     assert "Into block 1" in page
     pooled = walkthrough(draw_image(), model=classifier("pooled"), layer=1).page
     assert "There are 3 × 5 patches, each the mean of 2 × 2 of those above." in pooled

@@ -12,10 +12,10 @@ from models.vit_cases import CASES
 from reference.merging import merging_vit
 from reference.random_weights import randomise
 from vitlab.errors import InputError
-from vitlab.models.build import create_model
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.cost import count_flops
 from vitlab.models.merging import MergingTransformer, merging
+from vitlab.models.variants import create_model
 from vitlab.models.vit import VisionTransformer
 
 B = 3
@@ -36,6 +36,7 @@ REFUSED = {
 def mergeable(config: ViTConfig) -> bool:
     apart = config.position in ("relative", "relative_bias")
     whole = config.position == "conditional" and config.position_at != "stem"
+    apart = apart or config.relative_table != "none"
     return config.attention == "full" and config.depth > 0 and not apart and not whole
 
 
@@ -68,8 +69,9 @@ def test_logits_match_the_definition(case: str) -> None:
 
 def test_the_cases_are_what_merging_must_know() -> None:
     configs = [CASES[case] for case in MERGEABLE]
-    assert {config.pool for config in configs} == {"cls", "mean", "mean_all", "map"}
-    assert {config.norm for config in configs} == {"pre", "post"}
+    pools = {"cls", "mean", "mean_all", "map", "map_patches", "cls_mean", "cls_dist"}
+    assert {config.pool for config in configs} == pools
+    assert {config.norm for config in configs} == {"pre", "post", "res_post"}
     assert {"rope", "none", "learned2d", "sincos2d"} <= {config.position for config in configs}
     assert {config.position_at for config in configs} == {"stem", "every_layer", "shared_layers"}
     assert any(config.registers and config.class_token for config in configs)

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitlab.models.build import create_model
 from vitlab.models.config import ViTConfig
 from vitlab.models.pretraining import MaskedAutoencoder, MaskedPatch
+from vitlab.models.variants import create_model
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.masking import draw_corruption, random_order
 from vitlab.nn.pos_embed import sincos_table

@@ -12,10 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitlab import summary, variants
 from vitlab.errors import ConfigError, InputError
-from vitlab.models.build import create_model
 from vitlab.models.config import ViTConfig
 from vitlab.models.cost import FlopCounter, cost, count_flops, meta_copy
-from vitlab.models.variants import variant
+from vitlab.models.variants import create_model, variant
 
 
 def closed_form(config: ViTConfig) -> int:

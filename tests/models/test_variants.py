@@ -8,9 +8,15 @@ import torch
 
 import vitlab
 from vitlab.errors import ConfigError, UnknownName, VitlabError
-from vitlab.models.build import configure, create_model
 from vitlab.models.config import ViTConfig
-from vitlab.models.variants import ResNetConfig, TutorialCNNConfig, variant, variants
+from vitlab.models.variants import (
+    ResNetConfig,
+    TutorialCNNConfig,
+    configure,
+    create_model,
+    variant,
+    variants,
+)
 from vitlab.models.vit import VisionTransformer
 from vitlab.registry import VARIANTS
 
@@ -66,6 +72,7 @@ OURS = {
     "vit_cifar_hybrid": 2_796_490,
     "vit_cifar_lite": 3_722_250,
     "vit_cifar_spt": 2_735_062,
+    "vit_plain": 683_242,
     "vit_test": 24_234,
 }
 PARAMETERS = PUBLISHED | OURS

@@ -18,6 +18,7 @@ from reference.vit import Answer, reference_vit
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.attention import SelfAttention
+from vitlab.nn.attention_variants import sparse
 from vitlab.nn.pattern import pattern_groups
 from vitlab.registry import ATTENTIONS, POSITIONS, STEMS
 
@@ -26,7 +27,7 @@ B = 3
 TOLERANCE = 1e-10
 # Settings that change nothing in evaluation at the configured size; they have tests of their own.
 ELSEWHERE = {"dropout", "attention_dropout", "drop_path", "dynamic_size", "position_resize"}
-ELSEWHERE |= {"zero_init_residual", "relative_local"}
+ELSEWHERE |= {"zero_init_residual", "relative_local", "position_std"}
 
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -138,7 +139,7 @@ def test_attention_is_computed_by_groups_where_that_is_less(case: str) -> None:
     for layer, block in enumerate(model.encoder.blocks):
         attention = block.attention
         assert isinstance(attention, SelfAttention)
-        if attention.pattern is not None and not config.position.startswith("relative"):
+        if sparse(attention) and not config.position.startswith("relative"):
             groups = pattern_groups(
                 attention.pattern, config.grid_at(layer), config.prefix, torch.device("cpu")
             )
@@ -193,7 +194,7 @@ def test_cases_use_every_value_of_every_choice() -> None:
         "stem": {"patch", "resnet", "conv", "shifted"},
         "position": {"none", "learned1d", "learned2d", "relative", "sincos2d", "rope"}
         | {"conditional", "relative_bias"},
-        "attention": {"full", "lsa", "sliding", "axial", "sparse"},
+        "attention": {"full", "lsa", "sliding", "axial", "sparse", "mean"},
     }
     for name, values in choices.items():
         assert values_of(name) >= values, name

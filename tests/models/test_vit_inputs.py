@@ -11,8 +11,8 @@ from reference.random_weights import randomise
 from reference.resize import resized, zoom
 from reference.vit import reference_vit
 from vitlab.errors import InputError
-from vitlab.models.build import create_model
 from vitlab.models.config import ViTConfig
+from vitlab.models.variants import create_model
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.resize import ResizeMethod, resize_grid
 
@@ -49,8 +49,11 @@ def draw(*shape: int) -> Tensor:
         ((5, 15, 14), "images of shape [5, 15, 14]; valid: [batch, 5, height, width]"),
         ((1, 2, 5, 15, 14), "valid: [batch, 5, height, width]"),
         ((2, 15, 14, 5), "images of shape [2, 15, 14, 5]"),
-        ((2, 5, 14, 15), "images of 14x15 pixels; the model takes 15x14"),
-        ((2, 5, 18, 14), "images of 18x14 pixels; the model takes 15x14 (dynamic_size=True"),
+        ((2, 5, 14, 15), "images of 15 x 14 pixels (width x height); the model takes 14 x 15"),
+        (
+            (2, 5, 18, 14),
+            "images of 14 x 18 pixels (width x height); the model takes 14 x 15 (dynamic_size=True",
+        ),
     ],
 )
 def test_wrong_images_are_refused(shape: tuple[int, ...], message: str) -> None:
@@ -231,3 +234,31 @@ def test_a_model_without_blocks(changes: dict[str, Any]) -> None:
     assert model.attention(images) == {}
     with pytest.raises(InputError, match="layer 0 does not exist: the model has no encoder blocks"):
         model.layer(images, 0)
+
+
+def test_a_list_is_computed_by_size_and_answered_in_order() -> None:
+    model = build(replace(BASE, dynamic_size=True))
+    sizes = [(15, 14), OTHER, (15, 14), (18, 14)]
+    images = [draw(5, *size) + number for number, size in enumerate(sizes)]
+    alone = [model(image[None]) for image in images]
+    torch.testing.assert_close(model(images), torch.cat(alone), **TOLERANCE)
+    found = model.features(images, layers=[0, -1])
+    assert [f.patches.shape[1:3] for f in found] == [(5, 7), (3, 11), (5, 7), (6, 7)]
+    for image, features in zip(images, found, strict=True):
+        expected = model.features(image[None], layers=[0, -1])
+        for one, other in ((features, expected), (features.layers[-1], expected.layers[-1])):
+            torch.testing.assert_close(one.tokens, other.tokens, **TOLERANCE)
+            torch.testing.assert_close(one.patches, other.patches, **TOLERANCE)
+            assert one.registers.shape == other.registers.shape
+        torch.testing.assert_close(features.pooled, expected.pooled, **TOLERANCE)
+
+
+@pytest.mark.usefixtures("no_type_checks")
+def test_a_list_without_images_or_of_wrong_ones_is_refused() -> None:
+    model = build(BASE)
+    with pytest.raises(InputError, match="no images; valid: a tensor, or a list"):
+        model([])
+    with pytest.raises(InputError, match=r"images of 22 x 9 pixels .*dynamic_size=True"):
+        model([draw(5, *OTHER)])
+    with pytest.raises(InputError, match=r"valid: \[batch, 5, height, width\]"):
+        model([draw(15, 14)])

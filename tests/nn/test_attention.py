@@ -5,21 +5,24 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import vitlab
 import vitlab.nn.attention as attention_module
+import vitlab.nn.attention_variants as variants_module
 from reference.attention import attend, multi_head
 from reference.random_weights import randomise
-from vitlab.machine.cores import PLAIN_ATTENTION, attention_form
+from vitlab.machine.device import PLAIN_ATTENTION, attention_form
 from vitlab.nn.attention import (
     MultiHeadAttention,
     SelfAttention,
     attention_weights,
     dot_product_attention,
 )
+from vitlab.nn.attention_variants import VariantAttention, log_temperature
+from vitlab.nn.init import position_table
 from vitlab.nn.pattern import Axial, Others, Pattern, Sliding, Sparse
-from vitlab.nn.pos_embed import Rope
+from vitlab.nn.rope import Rope
 
 # A different prime for every axis: no transposed or broadcast mistake can keep the shape.
 B, A, M, N, K, V = 2, 3, 5, 11, 7, 13
@@ -263,16 +266,14 @@ def test_self_attention_has_the_same_gradients_in_both_forms(
     pattern: Pattern | None, relative: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid, prefix = (13, 5), 2
-    module = SelfAttention(
-        D,
-        heads=A,
-        head_width=8,
+    module = VariantAttention(
+        SelfAttention(D, heads=A, head_width=8),
         prefix=prefix,
         pattern=pattern,
-        qk_norm=True,
-        learned_temperature=isinstance(pattern, Others),
+        norms=(nn.LayerNorm(8), nn.LayerNorm(8)),
+        temperature=log_temperature(A, 8) if isinstance(pattern, Others) else None,
         rope=None if relative else Rope(8, grid=grid, theta=100.0),
-        relative_to=grid if relative else None,
+        offsets=position_table(2 * 65 - 1, 8) if relative else None,
     ).double()
     randomise(module)
     x = draw(B, prefix + 65, D)
@@ -288,6 +289,22 @@ def test_self_attention_has_the_same_gradients_in_both_forms(
         torch.testing.assert_close(gradient, found[1][name], atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("read", [None, 2])
+def test_a_variant_without_parts_is_the_plain_attention(read: int | None, training: bool) -> None:
+    plain = SelfAttention(D, heads=A, head_width=7, attention_dropout=0.25).train(training)
+    randomise(plain)
+    variant = VariantAttention(plain).train(training)
+    x = draw(B, N, D).float()
+    found = []
+    for module in (plain, variant):
+        torch.manual_seed(0)
+        found.append(module(x, (1, N), read))
+    assert torch.equal(found[0], found[1])
+    assert list(plain.state_dict()) == list(variant.state_dict())
+    assert torch.equal(plain.weights(x, (1, N)), variant.weights(x, (1, N)))
+
+
 def test_self_attention_drops_its_output_in_training() -> None:
     torch.manual_seed(0)
     module = SelfAttention(D, heads=A, head_width=7, dropout=0.25)
@@ -301,12 +318,13 @@ def test_self_attention_drops_its_output_in_training() -> None:
 
 def test_groups_have_the_gradients_of_the_full_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     grid, prefix = (13, 5), 2
-    module = SelfAttention(D, heads=A, head_width=7, prefix=prefix, pattern=Sliding(3)).double()
+    plain = SelfAttention(D, heads=A, head_width=7)
+    module = VariantAttention(plain, prefix=prefix, pattern=Sliding(3)).double()
     randomise(module)
     found = []
     for by_groups in (True, False):
         if not by_groups:
-            monkeypatch.setattr(attention_module, "pattern_groups", lambda *_: None)
+            monkeypatch.setattr(variants_module, "pattern_groups", lambda *_: None)
         x = draw(B, prefix + 65, D).requires_grad_()
         y = module(x, grid)
         (y * draw(*x.shape, seed=9)).sum().backward()

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-import vitlab.nn.constants as constants
-from vitlab.nn.constants import constant
+import vitlab.nn.pos_embed as constants
+from vitlab.nn.pos_embed import constant
 
 
 def test_computed_once_for_the_same_arguments() -> None:

@@ -177,6 +177,15 @@ def test_other_positions() -> None:
         is_normal(block.attention.offset_bias.table, 0.02)
 
 
+@pytest.mark.parametrize("position", ["learned1d", "learned2d"])
+def test_learned_positions_start_at_the_requested_size(position: str) -> None:
+    torch.manual_seed(0)
+    fields = SILENT | {"width": 96, "heads": 3, "image_size": 64, "position_std": 0.71}
+    for table in VisionTransformer(ViTConfig(**fields, position=position)).positions.parameters():
+        if len(table) > 1:
+            is_normal(table, 0.71)
+
+
 def test_conditional_positions_start_as_none() -> None:
     torch.manual_seed(0)
     model = VisionTransformer(ViTConfig(**SILENT, position="conditional", registers=2))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitlab.models.build import create_model
+from vitlab.models.variants import create_model
 from vitlab.nn.lora import LoraLinear, add_lora, merge_lora
 
 # A different prime for every axis.

@@ -3,7 +3,7 @@
 import torch
 
 from reference.merging import Token, merge
-from vitlab.machine.cores import plain_products
+from vitlab.machine.device import plain_products
 from vitlab.nn.merge import Sized, match, proportional
 
 # A different prime for every axis: no transposed or broadcast mistake can keep the shape.

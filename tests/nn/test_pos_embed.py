@@ -10,12 +10,12 @@ from reference.resize import resized
 from vitlab.nn.pos_embed import (
     Learned1d,
     Learned2d,
-    Rope,
     SinCos2d,
     coordinates,
     offset_index,
 )
 from vitlab.nn.resize import ResizeMethod
+from vitlab.nn.rope import Rope
 
 CPU = torch.device("cpu")
 TOLERANCE = {"atol": 1e-12, "rtol": 1e-12}  # float64, other order of sums

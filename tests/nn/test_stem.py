@@ -9,8 +9,8 @@ from reference.layers import layer_norm
 from reference.random_weights import randomise
 from reference.resnet import trunk, under
 from reference.stems import conv_tokens, patch_embed
+from vitlab.nn.patch_embed import ConvEmbed, HybridEmbed
 from vitlab.nn.resnet import ResNetTrunk
-from vitlab.nn.stem import ConvEmbed, HybridEmbed
 
 # A different prime for every axis.
 B, C, D = 2, 5, 11

@@ -21,11 +21,10 @@ def array(image: Image.Image) -> Bytes:
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
-def shifted(image: Bytes, down: int, right: int, padding: str) -> Bytes:
+def shifted(image: Bytes, down: int, right: int) -> Bytes:
     """A crop of the padded image."""
     room = max(abs(down), abs(right))
-    mode = {"reflect": "reflect", "zero": "constant"}[padding]
-    padded = np.pad(image, ((0, 0), (room, room), (room, room)), mode=mode)  # type: ignore[call-overload]
+    padded = np.pad(image, ((0, 0), (room, room), (room, room)), mode="reflect")
     height, width = image.shape[1:]
     top, left = room - down, room - right
     return padded[:, top : top + height, left : left + width]

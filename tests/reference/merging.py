@@ -11,12 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from reference.attention import attend, linear, multi_head
+from reference.attention import attend, linear
 from reference.layers import branch, layer_norm, mlp
-from reference.positions import places, turned
+from reference.positions import rope_places, turned
 from reference.resnet import under
 from reference.stems import stem
-from reference.vit import Array, Grid, Parameters, Settings, averaged, block, head, placed
+from reference.vit import (
+    Array,
+    Grid,
+    Parameters,
+    Settings,
+    averaged,
+    block,
+    head,
+    placed,
+    pool,
+    turning,
+)
 from reference.vit import position_table as table_of
 
 
@@ -57,6 +68,8 @@ def one_image(image: Array, p: Parameters, config: Settings, count: int) -> Answ
     x = np.array([*prefix, *patches.reshape(-1, patches.shape[2])])
     if config["position_at"] == "stem":
         x = placed(x, 0, p, config, grid)
+    if config["embed_norm"]:
+        x = layer_norm(x, p, "embed_norm", config["norm_eps"], config["norm_kind"])
     first = config["pool_after"] or 0
     for layer in range(first):  # blocks before a coarser grid do not merge
         x, _ = block(x, under(p, f"encoder.blocks.{layer}."), whole, grid, layer)
@@ -72,12 +85,18 @@ def one_image(image: Array, p: Parameters, config: Settings, count: int) -> Answ
             tokens = with_positions(tokens, table_of(number, p, config, grid), len(prefix))
         own = under(p, f"encoder.blocks.{layer}.")
         tokens = merging_block(tokens, own, whole, grid, len(prefix), count)
-    if config["norm"] == "pre" and config["norm_at"] == "tokens":
+    if config["norm"] != "post" and config["norm_at"] == "tokens":
         tokens = [
-            replace(t, vector=layer_norm(t.vector, p, "encoder.norm", config["norm_eps"]))
+            replace(
+                t,
+                vector=layer_norm(
+                    t.vector, p, "encoder.norm", config["norm_eps"], config["norm_kind"]
+                ),
+            )
             for t in tokens
         ]
-    pooled = pool(tokens, p, config, len(prefix))
+    written = np.array([t.vector for t in tokens for _ in range(t.times)])
+    pooled = pool(written, p, config)
     return Answer(head(pooled, p, config), [t.patches for t in tokens[len(prefix) :]])
 
 
@@ -92,19 +111,22 @@ def with_positions(tokens: list[Token], table: Array, prefix: int) -> list[Token
 def merging_block(
     tokens: list[Token], p: Parameters, config: Settings, grid: Grid, prefix: int, count: int
 ) -> list[Token]:
-    eps, pre = config["norm_eps"], config["norm"] == "pre"
-    bend = "relu2" if config["mlp_activation"] == "relu2" else config["gelu"]
+    eps, place, kind = config["norm_eps"], config["norm"], config["norm_kind"]
+    bend = config["gelu"] if config["mlp_activation"] == "gelu" else config["mlp_activation"]
     x = np.array([t.vector for t in tokens])
-    seen = layer_norm(x, p, "norm1", eps) if pre else x
+    seen = layer_norm(x, p, "norm1", eps, kind) if place == "pre" else x
     y, keys = attention(tokens, seen, under(p, "attention."), config, grid)
+    y = layer_norm(y, p, "norm1", eps, kind) if place == "res_post" else y
     x = x + branch(y, p, "scale1", eps)
-    x = x if pre else layer_norm(x, p, "norm1", eps)
+    x = layer_norm(x, p, "norm1", eps, kind) if place == "post" else x
     tokens = [replace(t, vector=vector) for t, vector in zip(tokens, x, strict=True)]
     tokens = [*tokens[:prefix], *merge(tokens[prefix:], keys[prefix:], count)]
     x = np.array([t.vector for t in tokens])
-    z = mlp(layer_norm(x, p, "norm2", eps) if pre else x, under(p, "mlp."), bend)
+    seen = layer_norm(x, p, "norm2", eps, kind) if place == "pre" else x
+    z = mlp(seen, under(p, "mlp."), bend, eps, kind)
+    z = layer_norm(z, p, "norm2", eps, kind) if place == "res_post" else z
     x = x + branch(z, p, "scale2", eps)
-    x = x if pre else layer_norm(x, p, "norm2", eps)
+    x = layer_norm(x, p, "norm2", eps, kind) if place == "post" else x
     return [replace(t, vector=vector) for t, vector in zip(tokens, x, strict=True)]
 
 
@@ -122,26 +144,32 @@ def attention(
             qkv[:, (part * heads + number) * key : (part * heads + number + 1) * key]
             for part in range(3)
         )
+        if not config["key_bias"]:
+            q, v = q + p["qv_bias"][0, number], v + p["qv_bias"][1, number]
         if config["qk_norm"]:
-            q = layer_norm(q, p, "q_norm", config["norm_eps"])
-            k = layer_norm(k, p, "k_norm", config["norm_eps"])
-        if config["position"] == "rope":
-            q, k = (rotate(tokens, part, config, grid) for part in (q, k))
+            q = layer_norm(q, p, "q_norm", config["norm_eps"], config["norm_kind"])
+            k = layer_norm(k, p, "k_norm", config["norm_eps"], config["norm_kind"])
+        if config["position"] == "rope" or config["rope"]:
+            turn = turning(p, config, number)
+            q, k = (rotate(tokens, part, config, grid, turn) for part in (q, k))
         y, _ = attend(q, k[written], v[written], looks=None, bias=None, scale=1 / math.sqrt(key))
         outputs.append(y)
         keys.append(k)
     joined = np.concatenate(outputs, axis=1)
+    if config["attention_norm"]:
+        joined = layer_norm(joined, p, "norm", config["norm_eps"], config["norm_kind"])
     return linear(joined, p, "proj") if config["proj"] else joined, sum(keys) / heads
 
 
-def rotate(tokens: list[Token], vectors: Array, config: Settings, grid: Grid) -> Array:
+def rotate(
+    tokens: list[Token], vectors: Array, config: Settings, grid: Grid, turn: Mapping[str, Any]
+) -> Array:
     """Each by the mean place of its patches."""
-    where = np.array(places(grid, config["position_grid"] or config["whole_grid"]))
+    over, form = config["position_grid"] or config["whole_grid"], config["rope_form"]
+    where = np.array(rope_places(grid, over, form))
     return np.array(
         [
-            turned(v, where[list(t.patches)].mean(axis=0), theta=config["rope_theta"])
-            if t.patches
-            else v
+            turned(v, where[list(t.patches)].mean(axis=0), **turn) if t.patches else v
             for t, v in zip(tokens, vectors, strict=True)
         ]
     )
@@ -170,21 +198,3 @@ def joined(tokens: list[Token]) -> Token:
     total = sum(t.times for t in tokens)
     vector = sum(t.times * t.vector for t in tokens) / total
     return Token(np.asarray(vector), tuple(number for t in tokens for number in t.patches))
-
-
-def pool(tokens: list[Token], p: Parameters, config: Settings, prefix: int) -> Array:
-    written = np.array([t.vector for t in tokens for _ in range(t.times)])
-    if config["pool"] == "cls":
-        pooled = written[0]
-    elif config["pool"] == "mean":
-        pooled = written[prefix:].mean(axis=0)
-    elif config["pool"] == "mean_all":
-        pooled = written.mean(axis=0)
-    else:
-        own = under(p, "pool.")
-        y, _ = multi_head(own["probe"][0], written, under(own, "attention."), heads=config["heads"])
-        normed = layer_norm(y, own, "norm", config["norm_eps"])
-        pooled = (y + mlp(normed, under(own, "mlp."), config["gelu"]))[0]
-    if config["norm_at"] == "pooled":
-        pooled = layer_norm(pooled, p, "pooled_norm", config["norm_eps"])
-    return pooled

@@ -3,12 +3,36 @@
 import cmath
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Grid = tuple[int, int]
+
+
+def place(i: int, n: int, m: int, form: str) -> float:
+    """Of patch i of n, in the coordinates of that form for m patches."""
+    if form == "eva":
+        return i / n * m
+    if form == "pe":
+        return (i + 1) / n * m
+    if form == "dinov3":
+        return 2 * math.pi * (-1 + (2 * i + 1) / n)
+    return (i + 0.5) / n * m - 0.5
+
+
+def rope_places(grid: Grid, over: Grid, form: str) -> list[tuple[float, float]]:
+    """(column, row) of each patch, raster order; (row, column) in the forms of EVA and DINOv3."""
+    found = [
+        (place(column, grid[1], over[1], form), place(row, grid[0], over[0], form))
+        for row in range(grid[0])
+        for column in range(grid[1])
+    ]
+    if form == "mixed":
+        return [(column, row) for row in range(grid[0]) for column in range(grid[1])]
+    return [(y, x) for x, y in found] if form in ("eva", "dinov3") else found
 
 
 def places(grid: Grid, over: Grid) -> list[tuple[float, float]]:
@@ -63,29 +87,64 @@ def conditional(patches: Array, p: Mapping[str, Array], grid: Grid) -> Array:
     return result
 
 
-def rotated(vectors: Array, grid: Grid, over: Grid, *, prefix: int, theta: float) -> Array:
+def rotated(
+    vectors: Array,
+    grid: Grid,
+    over: Grid,
+    *,
+    prefix: int,
+    theta: float,
+    form: str = "axial",
+    periods: Sequence[float] | None = None,
+    freqs: Array | None = None,
+) -> Array:
     """Queries or keys [N, K]: each pair of neighbours is a complex number that is turned.
 
     The first half of a head turns with the column, the second half with the row, the i-th pair of
-    a half of n pairs by theta^(-i/n) for each patch; prefix tokens stand still.
+    a half of n pairs by theta^(-i/n), or the inverse of a period, for each patch; prefix tokens
+    stand still. With `freqs` [2, pairs], every pair turns with the column and with the row.
     """
+    kind: dict[str, Any] = {"theta": theta, "form": form, "periods": periods, "freqs": freqs}
     patches = [
-        turned(vector, place, theta=theta)
-        for vector, place in zip(vectors[prefix:], places(grid, over), strict=True)
+        turned(vector, at, **kind)
+        for vector, at in zip(vectors[prefix:], rope_places(grid, over, form), strict=True)
     ]
     return np.array([*vectors[:prefix], *patches])
 
 
-def turned(vector: Array, place: Sequence[float], *, theta: float) -> Array:
-    """A query or key [K] of a patch at column and row `place`."""
+def _turn(pair: Array, angle: float) -> tuple[float, float]:
+    moved = complex(*pair) * cmath.exp(1j * angle)
+    return moved.real, moved.imag
+
+
+def turned(
+    vector: Array,
+    place: Sequence[float],
+    *,
+    theta: float,
+    form: str = "axial",
+    periods: Sequence[float] | None = None,
+    freqs: Array | None = None,
+) -> Array:
+    """A query or key [K] of a patch at column and row `place`.
+
+    DINOv3 pairs a channel of the first half with the same one of the second.
+    """
     result = vector.copy()
+    if freqs is not None:
+        for i, (by_column, by_row) in enumerate(freqs.T):
+            angle = place[0] * by_column + place[1] * by_row
+            result[2 * i : 2 * i + 2] = _turn(vector[2 * i : 2 * i + 2], angle)
+        return result
     pairs = len(vector) // 4
     for axis, distance in enumerate(place):
         for i in range(pairs):
-            first = 2 * (axis * pairs + i)
-            pair = complex(*vector[first : first + 2])
-            moved = pair * cmath.exp(1j * distance * theta ** -(i / pairs))
-            result[first : first + 2] = moved.real, moved.imag
+            number = axis * pairs + i
+            two = [2 * number, 2 * number + 1]
+            if form == "dinov3":
+                two = [number, number + 2 * pairs]
+            period = theta ** (i / pairs) if periods is None else periods[i]
+            result[two] = _turn(vector[two], distance / period)
     return result
 
 
@@ -103,6 +162,13 @@ def offset_bias(table: Array, grid: Grid, *, prefix: int) -> Array:
             down, right = key[0] - query[0], key[1] - query[1]
             row = down_most + min(max(down, -down_most), down_most)
             bias[m, n] = table[row, right_most + min(max(right, -right_most), right_most)]
+    return bias
+
+
+def beit_bias(table: Array, own: Array, grid: Grid, *, prefix: int) -> Array:
+    """The same with three entries of prefix tokens: to a patch, from a patch, among themselves."""
+    bias = offset_bias(table, grid, prefix=prefix)
+    bias[:prefix, prefix:], bias[prefix:, :prefix], bias[:prefix, :prefix] = own
     return bias
 
 

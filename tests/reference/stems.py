@@ -13,7 +13,9 @@ Array = NDArray[np.float64]
 Size = tuple[int, int]
 
 
-def patch_embed(image: Array, p: Mapping[str, Array], *, patch: Size, eps: float) -> Array:
+def patch_embed(
+    image: Array, p: Mapping[str, Array], *, patch: Size, eps: float, kind: str = "layer"
+) -> Array:
     """x_p E of equation 1 for an image [C, H, W]: [h, w, D]; norms where `p` has them."""
     channels, height, width = image.shape
     kernel = p["proj.weight"]  # [D, C, Ph, Pw]
@@ -28,10 +30,11 @@ def patch_embed(image: Array, p: Mapping[str, Array], *, patch: Size, eps: float
             ]
             flat = np.array(vector)
             if "norm_before.weight" in p:
-                flat = layer_norm(flat, p, "norm_before", eps)
+                flat = layer_norm(flat, p, "norm_before", eps, kind)
             for d, filters in enumerate(kernel):
-                tokens[row, column, d] = filters.flatten() @ flat + p["proj.bias"][d]
-    return layer_norm(tokens, p, "norm_after", eps) if "norm_after.weight" in p else tokens
+                tokens[row, column, d] = filters.flatten() @ flat
+    tokens += p.get("proj.bias", 0.0)
+    return layer_norm(tokens, p, "norm_after", eps, kind) if "norm_after.weight" in p else tokens
 
 
 def shifted(image: Array, patch: Size) -> Array:
@@ -100,4 +103,4 @@ def stem(image: Array, p: Mapping[str, Array], config: Mapping[str, Any]) -> Arr
             activation=config["conv_activation"],
         )
         return layer_norm(tokens, p, "norm_after", eps) if "norm_after.weight" in p else tokens
-    return patch_embed(image, p, patch=patch, eps=eps)
+    return patch_embed(image, p, patch=patch, eps=eps, kind=config["norm_kind"])

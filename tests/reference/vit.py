@@ -15,6 +15,7 @@ from reference.attention import attend, linear, multi_head
 from reference.layers import branch, layer_norm, mlp
 from reference.looks import looks
 from reference.positions import (
+    beit_bias,
     conditional,
     learned2d,
     offset_bias,
@@ -78,6 +79,8 @@ def one_image(image: Array, p: Parameters, config: Settings) -> Answer:
 
     if config["position_at"] == "stem":
         x = placed(x, 0, p, config, grid)
+    if config["embed_norm"]:
+        x = layer_norm(x, p, "embed_norm", config["norm_eps"], config["norm_kind"])
     layers, attention, grids = [], [], []
     now = grid
     for layer in range(config["depth"]):
@@ -93,8 +96,8 @@ def one_image(image: Array, p: Parameters, config: Settings) -> Answer:
         attention.append(weights)
         grids.append(now)
 
-    if config["norm"] == "pre" and config["norm_at"] == "tokens":
-        x = layer_norm(x, p, "encoder.norm", config["norm_eps"])
+    if config["norm"] != "post" and config["norm_at"] == "tokens":
+        x = layer_norm(x, p, "encoder.norm", config["norm_eps"], config["norm_kind"])
     pooled = pool(x, p, config)
     return Answer(head(pooled, p, config), pooled, x, layers, attention, grid, grids)
 
@@ -143,19 +146,23 @@ def position_table(number: int, p: Parameters, config: Settings, grid: Grid) -> 
 
 def block(x: Array, p: Parameters, config: Settings, grid: Grid, layer: int) -> tuple[Array, Array]:
     """Equations 2 and 3, or the same with the norms behind the sums; and attention's weights."""
-    eps = config["norm_eps"]
+    eps, kind = config["norm_eps"], config["norm_kind"]
     attention_parameters, mlp_parameters = under(p, "attention."), under(p, "mlp.")
-    bend = "relu2" if config["mlp_activation"] == "relu2" else config["gelu"]
+    bend = config["gelu"] if config["mlp_activation"] == "gelu" else config["mlp_activation"]
     if config["norm"] == "pre":
-        seen = layer_norm(x, p, "norm1", eps)
+        seen = layer_norm(x, p, "norm1", eps, kind)
         y, weights = self_attention(seen, attention_parameters, config, grid, layer)
         x = x + branch(y, p, "scale1", eps)
-        z = mlp(layer_norm(x, p, "norm2", eps), mlp_parameters, bend)
+        z = mlp(layer_norm(x, p, "norm2", eps, kind), mlp_parameters, bend, eps, kind)
         return x + branch(z, p, "scale2", eps), weights
     y, weights = self_attention(x, attention_parameters, config, grid, layer)
-    x = layer_norm(x + branch(y, p, "scale1", eps), p, "norm1", eps)
-    z = mlp(x, mlp_parameters, bend)
-    return layer_norm(x + branch(z, p, "scale2", eps), p, "norm2", eps), weights
+    if config["norm"] == "res_post":
+        x = x + branch(layer_norm(y, p, "norm1", eps, kind), p, "scale1", eps)
+        z = layer_norm(mlp(x, mlp_parameters, bend, eps, kind), p, "norm2", eps, kind)
+        return x + branch(z, p, "scale2", eps), weights
+    x = layer_norm(x + branch(y, p, "scale1", eps), p, "norm1", eps, kind)
+    z = mlp(x, mlp_parameters, bend, eps, kind)
+    return layer_norm(x + branch(z, p, "scale2", eps), p, "norm2", eps, kind), weights
 
 
 def self_attention(
@@ -174,26 +181,43 @@ def self_attention(
             qkv[:, (part * heads + head_number) * key : (part * heads + head_number + 1) * key]
             for part in range(3)
         )
+        if not config["key_bias"]:
+            q, v = q + p["qv_bias"][0, head_number], v + p["qv_bias"][1, head_number]
         if config["qk_norm"]:
-            q = layer_norm(q, p, "q_norm", config["norm_eps"])
-            k = layer_norm(k, p, "k_norm", config["norm_eps"])
-        if config["position"] == "rope":
-            over, theta = config["position_grid"] or config["whole_grid"], config["rope_theta"]
-            q = rotated(q, grid, over, prefix=prefix, theta=theta)
-            k = rotated(k, grid, over, prefix=prefix, theta=theta)
+            q = layer_norm(q, p, "q_norm", config["norm_eps"], config["norm_kind"])
+            k = layer_norm(k, p, "k_norm", config["norm_eps"], config["norm_kind"])
+        if config["position"] == "rope" or config["rope"]:
+            over = config["position_grid"] or config["whole_grid"]
+            turn = turning(p, config, head_number)
+            q = rotated(q, grid, over, prefix=prefix, **turn)
+            k = rotated(k, grid, over, prefix=prefix, **turn)
         scale = 1 / math.sqrt(key)
         if config["attention"] == "lsa":
             scale = math.exp(p["temperature"][head_number])
+        if config["attention"] == "mean":
+            scale = 0.0
         bias = None
         if config["position"] == "relative":
             bias = relative_bias(q, p["offsets"], prefix=prefix, scale=scale)
         if config["position"] == "relative_bias":
             bias = offset_bias(p["offset_bias.table"][head_number], grid, prefix=prefix)
+        if config["relative_table"] != "none":
+            own = p["offset_bias.prefix"][head_number]
+            bias = beit_bias(p["offset_bias.table"][head_number], own, grid, prefix=prefix)
         y, w = attend(q, k, v, looks=mask, bias=bias, scale=scale)
         outputs.append(y)
         weights.append(w)
     joined = np.concatenate(outputs, axis=1)
+    if config["attention_norm"]:
+        joined = layer_norm(joined, p, "norm", config["norm_eps"], config["norm_kind"])
     return linear(joined, p, "proj") if config["proj"] else joined, np.stack(weights)
+
+
+def turning(p: Parameters, config: Settings, head: int) -> dict[str, Any]:
+    """How the rotary positions of a head turn."""
+    freqs = p["rope.freqs"][:, head] if config["rope_form"] == "mixed" else None
+    names = ("theta", "form", "periods")
+    return {**{name: config[f"rope_{name}"] for name in names}, "freqs": freqs}
 
 
 def pool(x: Array, p: Parameters, config: Settings) -> Array:
@@ -204,17 +228,37 @@ def pool(x: Array, p: Parameters, config: Settings) -> Array:
         pooled = sum(x[prefix:]) / len(x[prefix:])
     elif config["pool"] == "mean_all":
         pooled = sum(x) / len(x)
+    elif config["pool"] == "cls_mean":
+        pooled = np.concatenate([x[0], x[prefix:].mean(axis=0)])
+    elif config["pool"] == "cls_dist":
+        pooled = np.array([*x[0], *x[1]])
     else:
-        own = under(p, "pool.")
-        y, _ = multi_head(own["probe"][0], x, under(own, "attention."), heads=config["heads"])
+        own, heads = under(p, "pool."), config["pool_heads"] or config["heads"]
+        read = x[prefix:] if config["pool"] == "map_patches" else x
+        y, _ = multi_head(own["probe"][0], read, under(own, "attention."), heads=heads)
         normed = layer_norm(y, own, "norm", config["norm_eps"])
         pooled = (y + mlp(normed, under(own, "mlp."), config["gelu"]))[0]
     if config["norm_at"] == "pooled":
-        pooled = layer_norm(pooled, p, "pooled_norm", config["norm_eps"])
+        pooled = layer_norm(pooled, p, "pooled_norm", config["norm_eps"], config["norm_kind"])
     return pooled
 
 
 def head(pooled: Array, p: Parameters, config: Settings) -> Array:
     if config["head"] == "mlp":
         pooled = np.array([math.tanh(value) for value in linear(pooled, p, "pre_logits")])
+    if config["head"] == "projection":
+        pooled = linear(pooled, p, "pre_logits")
+    if config["unit_norm"]:
+        pooled = pooled / math.sqrt(sum(pooled**2))
+    if config["pool"] == "cls_dist" and config["head"] == "linear":
+        return averaged_heads(pooled, p, config)
     return linear(pooled, p, "head") if config["classes"] else pooled
+
+
+def averaged_heads(pooled: Array, p: Parameters, config: Settings) -> Array:
+    """The mean of what two linear layers make of two tokens; without layers, of the tokens."""
+    tokens = np.split(pooled, 2)
+    if config["classes"]:
+        weights, biases = p["head.weight"], p["head.bias"]
+        tokens = [weights[:, i] @ token + biases[:, i] for i, token in enumerate(tokens)]
+    return (tokens[0] + tokens[1]) / 2

@@ -12,13 +12,13 @@ import torch
 
 from tiny_runs import CHANGES, CONFIG, random_batch
 from vitlab.data.augment.config import AugmentConfig
-from vitlab.data.loading.batch import Batch
+from vitlab.data.loader import Batch
 from vitlab.errors import OutOfMemory
-from vitlab.jobs import run as job
-from vitlab.jobs.run import Watcher
+from vitlab.jobs import train as job
 from vitlab.jobs.train import train
-from vitlab.models.build import create_model
+from vitlab.jobs.training_run import Watcher
 from vitlab.models.cost import PeakMemory
+from vitlab.models.variants import create_model
 from vitlab.training import batch_size, loop
 from vitlab.training.batch_size import check_memory, fitting_batch_size
 from vitlab.training.config import TrainConfig
@@ -93,8 +93,6 @@ def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fitting_batch_size(model, config, largest=39) == 39
     in_parts = TrainConfig(accumulate=4, batch_size=256)
     assert fitting_batch_size(model, in_parts, largest=256) == 128
-    in_parts = TrainConfig(ghost_batches=4, batch_size=256)
-    assert fitting_batch_size(model, in_parts, largest=256) == 128
     monkeypatch.setattr(batch_size, "free_bytes", free(1))
     assert fitting_batch_size(model, config, largest=256) is None
 
@@ -102,8 +100,6 @@ def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sizes_split_as_the_config_asks() -> None:
     config = TrainConfig(batch_size=96, accumulate=2, augment=AugmentConfig(repeats=3))
     assert batch_size._candidates(config, 96) == [96, 48, 24, 12, 6]
-    ghosts = TrainConfig(batch_size=96, ghost_batches=3)
-    assert batch_size._candidates(ghosts, 64) == [48, 24, 12, 6, 3]
     assert batch_size._candidates(TrainConfig(), 100) == [100, 64, 32, 16, 8, 4, 2, 1]
 
 

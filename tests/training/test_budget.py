@@ -35,13 +35,21 @@ class Machine:
         self.updates += 1
 
 
-def steps_on(machine: Machine, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> int:
+def steps_on(
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    tested: int = 0,
+    other: float = 0.0,
+    **settings: Any,
+) -> int:
     monkeypatch.setattr(budget, "time", machine)
     monkeypatch.setattr(budget, "train_step", machine.train_step)
     config = TrainConfig(batch_size=8, evaluations=10, **settings)
     state = new_state(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)), config)
     before = torch.clone(next(state.model.parameters()))
-    steps = steps_for(config, state, Noise(8, poison=None, plug=None), evaluated=40)
+    loader = Noise(8, poison=None, plug=None)
+    steps = steps_for(config, state, loader, evaluated=40, tested=tested, other=other)
     assert torch.equal(before, next(state.model.parameters()))
     return steps
 
@@ -65,6 +73,15 @@ def test_a_trial_is_short_on_every_machine(
     machine = Machine(slow=fast, fast=fast)
     assert steps_on(machine, monkeypatch, **minutes(60)) >= 1
     assert machine.updates == 2 + measured
+
+
+def test_the_minutes_are_those_of_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested, other = int(torch.randint(1, 5000, ())), float(torch.randint(1, 99, ()))
+    machine, evaluation = Machine(slow=0.5, fast=0.5), 0.35 * 0.5 / 8
+    # 10 evaluations, one more for the temperature, and two that compare averaged weights.
+    left = 600 * 0.97 - 10 - other - (13 * 40 + tested) * evaluation
+    found = steps_on(machine, monkeypatch, tested=tested, other=other, ema=0.9, **minutes(10))
+    assert found == int(left / 0.5)
 
 
 def test_a_head_that_learns_alone_is_quicker(monkeypatch: pytest.MonkeyPatch) -> None:

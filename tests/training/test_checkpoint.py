@@ -5,6 +5,7 @@ import random
 import shutil
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 
 from runs import CHANGES, metrics_of, same, train_until
 from vitlab.errors import ConfigError, WeightsError
-from vitlab.jobs import run as job
-from vitlab.jobs.run_folder import working_in
+from vitlab.jobs import train as job
 from vitlab.jobs.train import train
+from vitlab.jobs.training_run import working_in
 from vitlab.training.checkpoint import (
+    Checkpoint,
     checkpoint_path,
     checkpoints,
     prune_checkpoints,
@@ -259,3 +261,21 @@ def test_checkpoints_are_counted_by_number(tmp_path: Path) -> None:
     assert checkpoints(tmp_path) == [checkpoint_path(tmp_path, step) for step in steps[::-1]]
     prune_checkpoints(tmp_path, 2)
     assert checkpoints(tmp_path) == [checkpoint_path(tmp_path, step) for step in steps[:0:-1]]
+
+
+@pytest.mark.parametrize("padding", ["reflect", "zero"])
+def test_a_checkpoint_with_removed_options_needs_their_defaults(
+    run: Path, padding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def older(path: Path) -> Checkpoint:
+        found = read_checkpoint(path)
+        settings = dict(found.progress.settings) | {"ghost_batches": 1}
+        settings["augment"] = {**settings["augment"], "shift_padding": padding}
+        return replace(found, progress=replace(found.progress, settings=settings))
+
+    monkeypatch.setattr("vitlab.training.checkpoint.read_checkpoint", older)
+    if padding == "reflect":
+        train(out=run, resume=True)
+        return
+    with pytest.raises(ConfigError, match=r"augment.shift_padding': found 'zero'.*removed"):
+        train(out=run, resume=True)

@@ -13,7 +13,7 @@ import torch
 from tiny_runs import CHANGES, fit_noise, metrics_of, random_batch, same_weights
 from vitlab.errors import ConfigError
 from vitlab.jobs.train import train
-from vitlab.models.build import create_model
+from vitlab.models.variants import create_model
 from vitlab.training import state as forward
 from vitlab.training.config import TrainConfig
 from vitlab.training.state import new_state

@@ -11,12 +11,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tiny_runs import CONFIG, fit_noise, random_batch
 from vitlab.errors import ConfigError
-from vitlab.models.build import create_model
 from vitlab.models.summary import summary
+from vitlab.models.variants import create_model
 from vitlab.training import checkpoint
-from vitlab.training.compute import Meter
-from vitlab.training.config import OptimizerConfig
+from vitlab.training.config import OptimizerConfig, ScheduleConfig
 from vitlab.training.optim import build_optimizers
+from vitlab.training.step import Meter
 from vitlab.training.teacher import Teacher
 
 STEPS, BATCH = 5, CONFIG.batch_size
@@ -105,7 +105,9 @@ def test_a_resumed_run_counts_every_step_once(tmp_path: Path) -> None:
 
 def test_steps_that_were_planned_and_not_made_cost_nothing(tmp_path: Path, forward: int) -> None:
     values = [0.5, 0.1, 0.1, 0.1, 0.1]
-    state = fit_noise(tmp_path, steps=STEPS, values=values, evaluations=STEPS, patience=2)
+    flat = ScheduleConfig(kind="constant", warmup=0.0, cooldown=0.0)
+    options = {"evaluations": STEPS, "patience": 2, "schedule": flat}
+    state = fit_noise(tmp_path, steps=STEPS, values=values, **options)
     assert state.step == 3
     assert state.flops == 3 * 3 * BATCH * forward
 

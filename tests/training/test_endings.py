@@ -7,7 +7,9 @@ import torch
 
 from tiny_runs import CONFIG, fit_noise, metrics_of, random_batch, same_weights
 from vitlab.errors import Diverged
-from vitlab.models.build import create_model
+from vitlab.models.variants import create_model
+from vitlab.training.checkpoint import read_checkpoint
+from vitlab.training.config import ScheduleConfig
 from vitlab.training.state import new_state
 from vitlab.training.step import train_step
 from vitlab.weights.container import open_weights
@@ -21,7 +23,7 @@ def test_divergence_names_step_batch_and_remedy(tmp_path: Path) -> None:
     assert "in a batch of 8 training images (numbers 100, 101, 102, 103, 104, 105, 106, 107)" in (
         message
     )
-    assert "try a lower rate (--set optimizer.lr=…)" in message
+    assert "try a lower learning rate (--set optimizer.lr=…)" in message
     assert "\n" not in message
 
 
@@ -52,25 +54,44 @@ def test_the_batch_that_diverged_changed_no_weight() -> None:
 def test_patience_ends_a_run_that_learns_no_more(tmp_path: Path) -> None:
     options = {"steps": 20, "evaluations": 10, "patience": 3, "checkpoint_every": 4, "best_at": 4}
     whole = fit_noise(tmp_path / "whole", **options)
-    # Evaluated every second step; the best is step 4, and three more evaluations are waited for.
-    assert (whole.step, whole.best_step, whole.since_best) == (10, 4, 3)
+    # Evaluated every second step; the best is step 4, and three more evaluations are waited for,
+    # from where the cosine has fallen to half: 10 % of warm-up, and half of the rest.
+    assert (whole.step, whole.best_step, whole.since_best) == (16, 4, 3)
     kept = sorted(path.name for path in (tmp_path / "whole" / "checkpoints").iterdir())
-    assert kept == ["best.safetensors", "step-00000008.safetensors", "step-00000010.safetensors"]
+    assert kept == ["best.safetensors", "step-00000012.safetensors", "step-00000016.safetensors"]
 
-    for plug in (3, 7, 9):
+    for plug in (3, 11, 15):
         with pytest.raises(KeyboardInterrupt):
             fit_noise(tmp_path / "part", plug=plug, **options)
     for _ in range(2):  # the second time it has ended: no batch is asked for
         part = fit_noise(tmp_path / "part", **options)
-        assert (part.step, part.best_step, part.since_best) == (10, 4, 3)
+        assert (part.step, part.best_step, part.since_best) == (16, 4, 3)
         assert same_weights(part.model, whole.model)
         assert metrics_of(tmp_path / "part") == metrics_of(tmp_path / "whole")
-        options["plug"] = 10
+        options["plug"] = 16
+
+
+@pytest.mark.parametrize(
+    ("schedule", "first"),
+    [
+        (ScheduleConfig(kind="cosine", warmup=0.2), 13),
+        (ScheduleConfig(kind="linear", warmup=0.0), 11),
+        (ScheduleConfig(kind="constant", cooldown=0.3), 15),
+        (ScheduleConfig(kind="rsqrt", warmup=0.1, cooldown=0.0), 3),
+    ],
+)
+def test_patience_counts_from_where_the_learning_rate_is_low(
+    tmp_path: Path, schedule: ScheduleConfig, first: int
+) -> None:
+    patience = int(torch.randint(1, 4, ()))
+    options = {"evaluations": 20, "patience": patience, "best_at": 1, "checkpoint_every": 9}
+    state = fit_noise(tmp_path, steps=20, schedule=schedule, **options)
+    assert (state.step, state.best_step) == (first + patience - 1, 1)
 
 
 def test_without_patience_a_run_goes_on(tmp_path: Path) -> None:
     state = fit_noise(tmp_path / "run", steps=12, evaluations=6, best_at=2)
-    assert (state.step, state.since_best) == (12, 5)
+    assert (state.step, state.since_best) == (12, 3)  # of five, those after step 6.6
     assert torch.isfinite(next(state.model.parameters())).all()
 
 
@@ -82,4 +103,37 @@ def test_of_weights_that_differ_by_chance_the_latest_are_kept(tmp_path: Path) ->
     state = fit_noise(tmp_path / "many", values=values, noise=0.015, **options)
     assert (state.best_step, state.best, state.since_best) == (3, 0.79, 3)
     state = fit_noise(tmp_path / "exact", values=values, noise=0.0, **options)
-    assert (state.best_step, state.best, state.since_best) == (2, 0.80, 4)
+    assert (state.best_step, state.best, state.since_best) == (2, 0.80, 3)
+
+
+def test_ties_go_to_the_lower_loss(tmp_path: Path) -> None:
+    values = [0.5, 0.80, 0.79, 0.81, 0.77, 0.70]
+    losses = [0.1, 0.40, 0.30, 0.30, 0.35, 0.01]
+    options = {"steps": 6, "evaluations": 6, "values": values, "losses": losses}
+    state = fit_noise(tmp_path / "tie", noise=0.05, **options)
+    assert (state.best_step, state.best, state.best_loss, state.since_best) == (4, 0.81, 0.30, 1)
+    # An accuracy that is clearly better makes the loss of earlier weights irrelevant.
+    state = fit_noise(tmp_path / "clear", noise=0.005, **options)
+    assert (state.best_step, state.best_loss) == (4, 0.30)
+    resumed = fit_noise(tmp_path / "tie", noise=0.05, **options)
+    assert (resumed.best_step, resumed.best_loss) == (4, 0.30)
+
+
+@pytest.mark.parametrize(("loss", "best_step"), [(0.03, 0), (0.3, 2)])
+def test_step_0_is_evaluated_and_may_be_the_best(
+    tmp_path: Path, loss: float, best_step: int
+) -> None:
+    changes = {"values": [0.93, 0.94, 0.95], "losses": [0.4, 0.2, loss]}
+    options = {"steps": 2, "evaluations": 2, "noise": 0.02, "first": True, **changes}
+    state = fit_noise(tmp_path, **options)
+    assert (state.chosen, state.best_step, state.highest) == (True, best_step, 0.95)
+    assert [m["value"] for m in metrics_of(tmp_path) if m["name"] == "accuracy"] == [
+        0.95,
+        0.93,
+        0.94,
+    ]
+    assert read_checkpoint(tmp_path / "checkpoints/best.safetensors").numbers["step"] == best_step
+    again = fit_noise(tmp_path, **options)  # resumed: step 0 is not evaluated again
+    assert metrics_of(tmp_path)[0]["step"] == 0
+    assert len([m for m in metrics_of(tmp_path) if m["step"] == 0]) == 2
+    assert again.best_step == best_step

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vitlab.errors import ConfigError
-from vitlab.models.build import create_model
+from vitlab.models.variants import create_model
 from vitlab.training.config import OptimizerConfig, TrainConfig
 from vitlab.training.optim import build_optimizers
 from vitlab.training.trainable import prepare_learning, rate_factor, set_learning, train_mode

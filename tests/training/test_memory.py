@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitlab.machine.cores import free_bytes
-from vitlab.machine.device import is_out_of_memory
+from vitlab.machine.device import free_bytes, is_out_of_memory
 from vitlab.models.cost import PeakMemory
 
 MEBI = 2**20

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitlab.models.build import create_model
+from vitlab.models.variants import create_model
 from vitlab.training.config import OptimizerConfig
 from vitlab.training.muon import Muon
 from vitlab.training.optim import build_optimizers, optimizer_flops

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tiny_runs import CHANGES, CONFIG, fit_noise, random_batch
-from vitlab.jobs.run import Watcher
 from vitlab.jobs.train import train
+from vitlab.jobs.training_run import Watcher
 from vitlab.machine.device import multiplies_bfloat16
-from vitlab.models.build import create_model
+from vitlab.models.variants import create_model
 from vitlab.training.config import OptimizerConfig, TrainConfig
 from vitlab.training.state import new_state
 from vitlab.training.step import backward, train_step
@@ -53,19 +53,19 @@ def test_auto_is_settled_by_the_first_machine_and_kept(
 ) -> None:
     notes: list[str] = []
     watcher, out = Watcher(note=notes.append), tmp_path / "run"
-    monkeypatch.setattr("vitlab.machine.cores.multiplies_bfloat16", lambda: able)
+    monkeypatch.setattr("vitlab.machine.device.has_bfloat16_products", lambda: able)
     train(data="digits", out=out, changes=CHANGES | {"precision": "auto"}, watcher=watcher)
     stored = json.loads((out / "config.json").read_text())
     assert stored["train"]["precision"] == settled
     assert f"precision={settled}" in shlex.split(stored["command"])
     assert [note for note in notes if "bfloat16" in note] == notes[: int(able)]
-    monkeypatch.setattr("vitlab.machine.cores.multiplies_bfloat16", lambda: not able)
+    monkeypatch.setattr("vitlab.machine.device.has_bfloat16_products", lambda: not able)
     train(out=out, resume=True)
     assert json.loads((out / "config.json").read_text()) == stored
 
 
 def test_only_devices_with_such_products_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitlab.machine.cores.multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr("vitlab.machine.device.has_bfloat16_products", lambda: True)
     assert multiplies_bfloat16(torch.device("cpu"))
     assert not multiplies_bfloat16(torch.device("mps"))
 

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from tiny_runs import random_batch
 from vitlab.errors import ConfigError
-from vitlab.models.build import create_model
 from vitlab.models.cost import PeakMemory
+from vitlab.models.variants import create_model
 from vitlab.training.config import TrainConfig
 from vitlab.training.state import new_state
 from vitlab.training.step import train_step

@@ -18,11 +18,11 @@ from runs import CHANGES, hanging_at, make_folder, same, start, train_until
 from vitlab.cli.options import parse_changes
 from vitlab.config import override
 from vitlab.data.datasets import open_data
-from vitlab.data.sources.unlabelled import open_unlabelled
+from vitlab.data.sources.folder import open_unlabelled
 from vitlab.errors import ConfigError
 from vitlab.jobs.finetune import finetune
-from vitlab.jobs.run_folder import read_plan
 from vitlab.jobs.train import decide, train
+from vitlab.jobs.training_run import read_plan
 from vitlab.training.config import TrainConfig
 from vitlab.training.recipes.from_scratch import pretraining
 

@@ -55,3 +55,20 @@ def test_batch_norm_counts_a_batch_once() -> None:
     torch.testing.assert_close(model[1].running_mean, plain[1].running_mean)
     torch.testing.assert_close(model[1].running_var, plain[1].running_var)
     assert model[1].momentum == plain[1].momentum
+
+
+def test_both_passes_draw_the_same_numbers() -> None:
+    torch.manual_seed(0)
+    model, drawn = nn.Linear(3, 2), []
+
+    def backward() -> torch.Tensor:
+        drawn.append(torch.rand(7, 3))
+        loss = (model(drawn[-1]) ** 2).mean()
+        loss.backward()
+        return loss.detach()
+
+    sharpness_aware(model, backward, RADIUS)()
+    sharpness_aware(model, backward, RADIUS)()
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[2], drawn[3])
+    assert not torch.equal(drawn[1], drawn[2])  # the next step draws others

@@ -1,17 +1,15 @@
 """Parts of a batch that are computed at the same time."""
 
-import copy
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from vitlab.data.loading.batch import Batch
-from vitlab.machine.cores import parts_at_once
-from vitlab.models.build import create_model
+from vitlab.data.loader import Batch
+from vitlab.machine.device import parts_at_once
+from vitlab.models.variants import create_model
 from vitlab.training.config import TrainConfig
 from vitlab.training.loss import (
     Loss,
@@ -20,9 +18,8 @@ from vitlab.training.loss import (
     squared_error,
     weighted_cross_entropy,
 )
-from vitlab.training.parallel_halves import backward_side_by_side, independent, parts_of
 from vitlab.training.state import new_state
-from vitlab.training.step import backward
+from vitlab.training.step import backward, backward_side_by_side, independent, parts_of
 
 
 @pytest.fixture(autouse=True)
@@ -103,32 +100,6 @@ def test_a_step_takes_it_where_it_may_and_is_repeatable() -> None:
 def test_images_that_depend_on_more_stay_together(name: str, changes: dict[str, float]) -> None:
     assert not independent(create_model(name, **changes))
     assert independent(create_model("vit_test"))
-
-
-def test_batch_norm_of_parts_is_that_of_parts_one_after_the_other() -> None:
-    """Gradients, loss and running statistics of two halves at once."""
-    torch.manual_seed(0)
-    model = create_model("vit_cifar").double()
-    torch.nn.init.normal_(model.head.weight)
-    config = TrainConfig(model="vit_cifar", batch_size=22, ghost_batches=2)
-    images, targets, index = batch(22)
-    halves = Batch(images.double(), targets, index)
-    assert parts_of(model, halves, config) == 2
-    assert parts_of(model, halves, replace(config, ghost_batches=1)) == 1
-    found = {}
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        state = new_state(copy.deepcopy(model), config)
-        loss = backward(state, halves, config)
-        gradients = {name: p.grad for name, p in state.model.named_parameters()}
-        found[threads] = loss.double(), gradients, dict(state.model.named_buffers())
-    assert any(name.endswith("running_var") for name in found[1][2])
-    torch.testing.assert_close(found[2], found[1], atol=1e-6, rtol=1e-4)
-
-
-def test_parts_that_are_not_two_come_one_after_the_other() -> None:
-    config = TrainConfig(model="vit_cifar", batch_size=24, ghost_batches=3)
-    assert parts_of(create_model("vit_cifar"), batch(24), config) == 1
 
 
 @pytest.mark.parametrize(

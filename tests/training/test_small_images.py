@@ -9,8 +9,8 @@ import torch
 from runs import same, train_until
 from vitlab.errors import ConfigError
 from vitlab.jobs.train import train
-from vitlab.models.build import create_model
 from vitlab.models.cost import count_flops
+from vitlab.models.variants import create_model
 from vitlab.training.config import TrainConfig
 from vitlab.training.progressive_resize import (
     check_small_sizes,

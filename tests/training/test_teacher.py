@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitlab.data.loading.batch import Batch
+from vitlab.data.loader import Batch
 from vitlab.training.loss import cross_entropy
 from vitlab.training.teacher import TaughtLoader, Teacher
 

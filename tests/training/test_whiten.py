@@ -13,13 +13,12 @@ from runs import same, train_until
 from vitlab.data.datasets import open_data
 from vitlab.errors import ConfigError
 from vitlab.images.preprocessing import Preprocessing
-from vitlab.jobs.run_start import start_white
 from vitlab.jobs.train import train
-from vitlab.models.build import create_model
+from vitlab.models.variants import create_model
 from vitlab.models.vit import VisionTransformer
 from vitlab.training.config import TrainConfig
 from vitlab.training.trainable import prepare_learning, set_learning
-from vitlab.training.whiten import first_layer, whiten
+from vitlab.training.whiten import first_layer, start_white, whiten
 from vitlab.weights.load import load_weights
 
 Array = NDArray[np.float64]

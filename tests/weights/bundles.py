@@ -10,7 +10,7 @@ from safetensors.torch import save
 from reference.random_weights import randomise
 from vitlab import Preprocessing, VisionTransformer, create_model, save_weights
 from vitlab.data.sources.cifar import CIFAR10_LABELS
-from vitlab.weights import bundled
+from vitlab.weights import resolve
 from vitlab.weights.bundle import save_bundle
 from vitlab.weights.source import WeightSource
 
@@ -59,7 +59,7 @@ def bundle_inside(
     folder: Path, patch: pytest.MonkeyPatch, name: str = "vit_test.cifar10", **changes: Any
 ) -> Path:
     """A package whose one model is a tiny one; ten classes, whose images have 32 pixels."""
-    patch.setattr(bundled, "FOLDER", folder)
+    patch.setattr(resolve, "FOLDER", folder)
     model = create_model("vit_test")
     randomise(model, 0)
     content: dict[str, Any] = {

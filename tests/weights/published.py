@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from data.server import Served
 from vitlab import VisionTransformer, create_model, save_weights
-from vitlab.weights import published as table
-from vitlab.weights.published import Checkpoint
+from vitlab.weights import resolve as table
+from vitlab.weights.resolve import Checkpoint
 
 FILE = "demo.npz"
 
@@ -18,7 +19,7 @@ GELU = {"google": "tanh"}
 """What a format demands; the others take the model's own, `erf`."""
 
 
-def small_model(format: str = "google", **changes: object) -> VisionTransformer:
+def small_model(format: str = "google", **changes: Any) -> VisionTransformer:
     """`vit_test` as a format has it, with a head of a thousand classes that says something."""
     torch.manual_seed(0)
     gelu = GELU.get(format, "erf")

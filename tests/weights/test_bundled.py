@@ -12,11 +12,9 @@ import torch
 import vitlab
 from command import script
 from vitlab.errors import UnknownName, WeightsError
-from vitlab.weights import bundled
-from vitlab.weights.bundle import load_bundle
-from vitlab.weights.bundle_files import read_bundle_config
-from vitlab.weights.bundled import bundled_models, bundled_name, bundled_names
-from vitlab.weights.published import locate, named
+from vitlab.weights import resolve
+from vitlab.weights.bundle import load_bundle, read_bundle_config
+from vitlab.weights.resolve import bundled_models, bundled_name, bundled_names, locate, named
 from weights.bundles import bundle_inside, edit_config, make_bundle, small_model
 
 NAME, SHORT = "vit_test.cifar10", "cifar10"
@@ -56,7 +54,7 @@ def test_a_path_means_what_lies_there(inside: Path, here: Path, path: Any) -> No
 def test_without_a_model_inside_a_word_is_a_path(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundled, "FOLDER", tmp_path / "nothing")
+    monkeypatch.setattr(resolve, "FOLDER", tmp_path / "nothing")
     assert bundled_names() == ()
     assert vitlab.load(SHORT).labels == ("ash", "birch", "cedar")
     shutil.rmtree(here)
@@ -92,7 +90,7 @@ def test_a_misspelt_word_is_told_what_there_is(inside: Path) -> None:
 
 def test_what_is_shipped_can_be_read() -> None:
     """Holds for no model, too: what counts is that none is broken or of two meanings."""
-    short = [bundled.short_name(name) for name in bundled_models()]
+    short = [resolve.short_name(name) for name in bundled_models()]
     assert len(set(short)) == len(short)
     for name in bundled_models():
         folder = bundled_models()[name]
@@ -206,7 +204,7 @@ def test_numbers_that_half_precision_cannot_hold_are_refused(
 def test_the_wheel_takes_the_folder_along() -> None:
     """Hatch takes every file of the package that git does not ignore."""
     root = Path(vitlab.__file__).resolve().parents[2]
-    assert bundled.FOLDER.relative_to(root / "src") == Path("vitlab", "bundled")
+    assert resolve.FOLDER.relative_to(root / "src") == Path("vitlab", "bundled")
     assert 'wheel]\npackages = ["src/vitlab"]' in (root / "pyproject.toml").read_text()
     parts = ("bundled", "bundled/", NAME, "model.safetensors", "config.json")
     for line in (root / ".gitignore").read_text().splitlines():

@@ -16,7 +16,7 @@ from vitlab.errors import WeightsError
 from vitlab.images.preprocessing import HALF
 from vitlab.io import download as downloading
 from vitlab.weights.fetch import RECORD, WORKSHOP, fetch, find
-from vitlab.weights.published import Checkpoint
+from vitlab.weights.resolve import Checkpoint
 from weights.published import FILE, list_only, publish, small_model
 
 

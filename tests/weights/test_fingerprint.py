@@ -1,5 +1,6 @@
 """One digest for one model, whatever its file; another for any other."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from data.colours import saved_model, small_model
 from reference.foreign import without_note
 from vitlab import create_model, load_weights, save_weights
-from vitlab.weights.digest import fingerprint
+from vitlab.weights.source import ADDED, fingerprint, network_digest
 
 WIDE = {"width": 128}
 """Heads of 64, as formats without a config assume."""
@@ -54,3 +55,23 @@ def test_cnns_have_one_too() -> None:
     before = fingerprint(model)
     model(torch.randn(2, 3, 8, 8))
     assert fingerprint(model) != before  # BatchNorm has seen images
+
+
+def test_digests_of_earlier_files_stay_valid() -> None:
+    model = create_model("vit_test", depth=1)
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            parameter.copy_(torch.arange(parameter.numel()).view_as(parameter) % (7 + number))
+    assert network_digest(model) == "e04cfdbd6532f50a5865f0aca3970563"
+    assert fingerprint(model) == "772b8f8f49aff8507774618876fa8275b48fdb1fd097ec741407c1f2358cabb9"
+
+
+def test_every_option_counts() -> None:
+    config = create_model("vit_test").config
+    for name, default in ADDED.items():
+        assert getattr(config, name) == default
+    model = create_model("vit_test", mlp_norm=True)
+    found = network_digest(model), fingerprint(model)
+    model.config = dataclasses.replace(model.config, mlp_norm=False)
+    assert network_digest(model) != found[0]
+    assert fingerprint(model) != found[1]

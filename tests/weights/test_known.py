@@ -9,7 +9,7 @@ import torch
 import vitlab
 from reference.foreign import without_note
 from vitlab.images.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
-from vitlab.weights.published import known_preparation, prepared
+from vitlab.weights.resolve import known_preparation, prepared
 
 AUGREG = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
 STEPS = "steps_20k-lr_0.01-res_224"

@@ -8,12 +8,11 @@ import torch
 
 import vitlab
 from vitlab.errors import WeightsError
-from vitlab.weights import imagenet
 from vitlab.weights.bundle import save_bundle
-from vitlab.weights.labels import matching, read_labels
+from vitlab.weights.labels import imagenet_labels, matching, read_labels, wordnet_ids
 from weights.published import small_model
 
-LABELS = imagenet.labels()
+LABELS = imagenet_labels()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_real_weights_name_real_images(shared: Path) -> None:
     folder = shared / "data" / "imagenette-mini" / "val"
     if not (weights.is_file() and folder.is_dir()):
         pytest.skip("no DeiT weights or no Imagenette in VITLAB_TEST_DATA")
-    names = dict(zip(imagenet.wordnet_ids(), LABELS, strict=True))
+    names = dict(zip(wordnet_ids(), LABELS, strict=True))
     images = [sorted(kind.iterdir())[0] for kind in sorted(folder.iterdir())]
     predictions = vitlab.load(weights).predict(images, top=5)
     assert all(label in LABELS for found in predictions for label, _ in found.top)

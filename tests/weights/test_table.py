@@ -11,7 +11,7 @@ from vitlab.errors import UnknownName
 from vitlab.models.config import ViTConfig
 from vitlab.models.variants import variant
 from vitlab.weights.formats.native import our_shapes
-from vitlab.weights.published import (
+from vitlab.weights.resolve import (
     PREPARATIONS,
     UNITS,
     Checkpoint,

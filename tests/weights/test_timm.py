@@ -167,13 +167,14 @@ def ours_as_timm(path: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({"head": "mlp"}, "head='mlp'"),
+        ({"head": "mlp"}, "head='mlp'; valid: 'linear'; vitlab convert --set head=linear"),
         ({"patch_norm": "both"}, "patch_norm='both'"),
         ({"norm": "post"}, "norm='post'"),
-        ({"position": "rope"}, "position='rope'"),
+        ({"position": "relative"}, "position='relative'"),
         ({"attention": "lsa"}, "attention='lsa'"),
         ({"head_width": 5}, "head_width=5"),
-        ({"pool": "map"}, "pool='map'"),
+        ({"unit_norm": True}, "unit_norm=True"),
+        ({"pool": "cls_mean"}, "pool='cls_mean'"),
         ({"registers": 3}, "registers=3 with position_prefix='cls'"),
     ],
 )

@@ -16,7 +16,7 @@ from reference.random_weights import randomise
 from reference.torchvision_ops import declare
 from vitlab.errors import VitlabError, WeightsError
 from vitlab.models.config import pair
-from vitlab.weights.formats.timm_config import architectures
+from vitlab.weights.formats.timm_config import FAMILIES, GATED, architectures
 
 declare()
 timm = pytest.importorskip("timm")
@@ -28,11 +28,34 @@ FEW = (
     *("deit3_small_patch16_224", "flexivit_small", "vit_base_patch16_224_miil"),
     *("vit_base_patch16_gap_224", "vit_base_patch16_siglip_512", "vit_base_patch14_reg4_dinov2"),
     *("vit_so150m_patch16_reg4_gap_256", "vit_so400m_patch14_siglip_224", "vit_tiny_r_s16_p8_224"),
+    *("vit_base_patch16_clip_224", "vit_base_patch32_clip_quickgelu_224", "eva02_tiny_patch14_224"),
+    *("eva02_base_patch14_448", "eva_giant_patch14_clip_224", "vit_base_patch16_rope_ape_224"),
+    *("vit_base_patch16_rope_224", "vit_betwixt_patch16_rope_reg4_gap_256"),
+    *("vit_small_patch16_dinov3", "vit_small_plus_patch16_dinov3_qkvb"),
+    *("vit_base_patch16_lingbot", "eva_giant_patch14_224", "deit_tiny_distilled_patch16_224"),
+    *("vit_base_patch16_rpn_224", "vit_base_patch16_rope_mixed_224", "aimv2_large_patch14_224"),
+    *("vit_small_patch16_rope_mixed_ape_224", "eva02_base_patch16_clip_224"),
+    *("eva02_enormous_patch14_clip_224", "beitv2_base_patch16_224", "beit3_base_patch16_224"),
+    *("vit_so150m_patch16_reg4_map_256", "vit_intern300m_patch14_448"),
+    *("vit_pe_core_small_patch16_384", "vit_pe_lang_large_patch14_448"),
+    *("vit_pe_core_gigantic_patch14_448", "vit_pe_spatial_tiny_patch16_512"),
 )
 REFUSED = (
-    *("vit_base_patch16_rope_ape_224", "vit_base_patch16_rpn_224", "eva02_tiny_patch14_224"),
-    *("vit_base_patch16_clip_224", "naflexvit_base_patch16_gap", "vit_base_patch16_radio_v3"),
+    *("vit_base_patch16_18x2_224", "vit_pwee_patch16_reg1_gap_256"),
+    *("vit_base_patch16_xp_224", "naflexvit_base_patch16_gap", "vit_base_patch16_radio_v3"),
 )
+
+FAMILY_SIZES: dict[str, tuple[str, dict[str, Any]]] = {
+    "clip": ("vit_base_patch16_clip_224", {"depth": 3, "img_size": (48, 80)}),
+    "clip without head": ("vit_huge_patch14_clip_quickgelu_224", {"depth": 1, "num_classes": 0}),
+    "eva02": ("eva02_small_patch14_224", {"depth": 3, "img_size": (56, 84)}),
+    "eva02 with norm": ("eva02_large_patch14_448", {"depth": 1, "embed_dim": 48, "num_heads": 3}),
+    "dinov3": ("vit_base_patch16_dinov3", {"depth": 3, "img_size": (48, 80)}),
+    "dinov3 plus": ("vit_huge_plus_patch16_dinov3", {"depth": 1, "num_classes": 0}),
+    "dinov2 giant": ("vit_giant_patch14_reg4_dinov2", {"embed_dim": 48, "img_size": (42, 70)}),
+    "rope": ("vit_small_patch16_rope_224", {"depth": 3, "img_size": (48, 80)}),
+    "rope and table": ("vit_large_patch16_rope_ape_224", {"depth": 5, "img_size": 64}),
+}
 
 
 def names() -> list[str]:
@@ -90,12 +113,14 @@ def test_not_covered(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", names())
 def test_every_architecture(name: str, tmp_path: Path) -> None:
     """Shrunk, so that all its arguments are read from the config."""
+    family = architectures().get(name, {}).get("family")
+    shrunk = {**SHRUNK, "embed_dim": 48} if family == "swiglu" else SHRUNK
     try:
-        timm.create_model(name, **SHRUNK)
+        timm.create_model(name, **shrunk)
     except (AssertionError, TypeError) as error:
         assert name not in architectures()
         pytest.skip(f"timm cannot build it this small: {error}")
-    check(name, tmp_path, SHRUNK)
+    check(name, tmp_path, shrunk)
 
 
 @pytest.mark.slow
@@ -105,8 +130,9 @@ def test_arguments_of_the_table_are_timms(name: str) -> None:
     with torch.device("meta"):
         theirs = timm.create_model(name)
     block, embed = theirs.blocks[0], theirs.patch_embed
-    tanh = "tanh" in type(block.mlp.act).__name__.lower()
+    act = type(getattr(block.mlp, "act", None)).__name__.lower()
     row = architectures()[name]
+    family = FAMILIES[row["family"]]
     expected = {
         "img_size": embed.img_size[0],
         "patch_size": embed.patch_size[0],
@@ -115,11 +141,16 @@ def test_arguments_of_the_table_are_timms(name: str) -> None:
         "num_heads": block.attn.num_heads,
         "mlp_ratio": row["mlp_ratio"],
         "global_pool": theirs.global_pool,
-        "act_layer": "gelu_tanh" if tanh else "gelu",
+        "act_layer": {"gelutanh": "gelu_tanh", "quickgelu": "quick_gelu"}.get(act, "gelu"),
+        "family": row["family"],
     }
     assert row == expected
-    assert int(theirs.embed_dim * row["mlp_ratio"]) == block.mlp.fc1.out_features
-    assert block.norm1.eps == 1e-6
+    if row["family"] not in GATED:
+        assert int(theirs.embed_dim * row["mlp_ratio"]) == block.mlp.fc1.out_features
+    assert block.norm1.eps == family.get("norm_eps", 1e-6)
+    rope = getattr(theirs, "rope", None)
+    assert (rope is not None) == (family.get("rope") or family.get("position") == "rope" or False)
+    assert rope is None or rope.temperature == family["rope_theta"]
 
 
 def test_name_alone_decides_the_heads(tmp_path: Path) -> None:
@@ -128,6 +159,18 @@ def test_name_alone_decides_the_heads(tmp_path: Path) -> None:
     change(tmp_path, model_args=None)
     assert vitlab.load_weights(tmp_path).config.heads == 2
     same_logits(vitlab.load_weights(tmp_path), theirs, (160, 160))
+
+
+@pytest.mark.parametrize("case", FAMILY_SIZES)
+def test_families_in_other_sizes(case: str, tmp_path: Path) -> None:
+    """Odd depths, images that are not square, other channels and no head."""
+    name, arguments = FAMILY_SIZES[case]
+    theirs = saved(tmp_path, name, **{**SHRUNK, **arguments})
+    ours = vitlab.load_weights(tmp_path)
+    assert ours.source.assumed == ()
+    assert ours.source.preprocessing is not None
+    assert ours.source.preprocessing.mean == theirs.pretrained_cfg["mean"]
+    same_logits(ours, theirs, pair(ours.config.image_size), ours.config.channels)
 
 
 def test_unknown_architecture_loads_if_trusted(
@@ -165,6 +208,7 @@ UNDERSTOOD: dict[str, tuple[str, dict[str, Any]]] = {
     "act_layer": (PLAIN, {"act_layer": "gelu_tanh"}),
     "norm_layer": (PLAIN, {"norm_layer": "layernorm"}),
     "embed_norm_layer": (PLAIN, {"embed_norm_layer": "layernorm"}),
+    "pre_norm": (PLAIN, {"pre_norm": True}),
     "attn_layer": (PLAIN, {"attn_layer": "attn"}),
     "dynamic_img_size": (PLAIN, {"dynamic_img_size": True}),
     "act_layer of the name": ("vit_base_patch16_siglip_512", {"act_layer": "gelu"}),
@@ -182,7 +226,7 @@ HARMLESS: dict[str, Any] = {
     "dtype": "float32",
 }
 WRONG: dict[str, tuple[Any, ...]] = {
-    "act_layer": ("relu", "quick_gelu", "silu"),
+    "act_layer": ("relu", "silu"),
     "global_pool": ("max", "avgmax", "", "prr"),
     "norm_layer": ("rmsnorm", "batchnorm2d"),
     "embed_norm_layer": ("rmsnorm",),
@@ -241,6 +285,7 @@ def test_refused_argument(argument: str, value: Any, tmp_path: Path) -> None:
     if argument == "global_pool":
         change(tmp_path, global_pool=value)
     words = {"reg_tokens": "registers", "init_values": "layer_scale", "fc_norm": "norm_at"}
+    words |= {"pre_norm": "embed_norm"}
     words |= {"num_heads": "heads", "in_chans": "channels", "no_embed_class": "pos_embed"}
     for trust in (False, True):
         with pytest.raises(VitlabError, match=words.get(argument, argument)):

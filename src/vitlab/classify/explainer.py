@@ -1,4 +1,4 @@
-"""From pictures to explanations: read, run, and put together what is known of each."""
+"""From images to explanations: read, compute, and assemble the result of each."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,27 +11,27 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vitlab.classify.predictor import told
+from vitlab.classify.predictor import ranked
 from vitlab.data.images import normalise
 from vitlab.errors import InputError, UnknownName, WeightsError
-from vitlab.explain.explanation import Explanation
+from vitlab.explain.explanation import Explanation, placement
 from vitlab.explain.methods import Answer, explain, images_at_once
-from vitlab.explain.placement import placement
 from vitlab.explain.request import Ask, check_option, question
-from vitlab.images.pixels import Picture, Pixels, path_of, read_both
+from vitlab.images.pixels import Picture, Pixels, path_of, read_both, shown
 from vitlab.images.preprocessing import View
 from vitlab.models.config import ViTConfig
+from vitlab.objectives.objective import objective_of
 from vitlab.task import THRESHOLD
 from vitlab.weights.labels import matching
 
 Target = str | int
 NAMED = 8
-"""Classes that a message names."""
+"""Classes listed in a message."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Read:
-    """A picture that was read: whole, and as the model sees it."""
+    """An image that was read: whole, and as input of the model."""
 
     path: str | None
     picture: Image.Image
@@ -40,10 +40,10 @@ class Read:
 
 
 class Explainer:
-    """A classifier that is asked one question about many pictures."""
+    """A classifier and one request for explanations of many images."""
 
     def __init__(self, classifier: Any, ask: Ask, target: Target | None = None) -> None:
-        """`classifier` is a `Classifier`; what it cannot answer is refused here."""
+        """`classifier` is a `Classifier`; raises for a request that it does not support."""
         ask.check(classifier.model)
         if target is not None:
             check_option(ask.method, "target", target)
@@ -60,16 +60,17 @@ class Explainer:
         self._wording = question(classifier.model, ask)
 
     def read(self, source: Picture, name: str | None = None, *, longest: int | None = None) -> Read:
-        """A picture; InputError with its name and the reason where it cannot be read.
+        """Read an image; InputError with its name and the reason if it cannot be read.
 
-        With `longest`, no more of it is kept for a figure than a longer side of so many pixels.
+        With `longest`, the image kept for a figure is reduced to that many pixels on its longer
+        side.
         """
         path = path_of(source) if name is None else name
         try:
             whole, pixels = read_both(source, self.classifier.preprocessing)
         except InputError as error:
             raise InputError(f"{'image' if path is None else path}: {error}") from error
-        picture = _shown(whole)
+        picture = shown(whole)
         view = self.classifier.preprocessing.view((picture.height, picture.width))
         if longest is not None:
             picture.thumbnail((longest, longest))
@@ -78,13 +79,13 @@ class Explainer:
     def stream(
         self, pictures: Iterable[Read], batch_size: int | None = None
     ) -> Iterator[Explanation]:
-        """An explanation of each picture, in order; as many at once as memory likes."""
+        """Explanation of each image, in order; `batch_size` None: limited by memory."""
         rest = iter(pictures)
         while batch := list(islice(rest, batch_size or images_at_once(self.classifier.model))):
             yield from self._explain(batch)
 
     def images(self, batch: Sequence[Read]) -> Float[Tensor, "B C H W"]:
-        """Pictures as the model takes them."""
+        """Normalised input of the model."""
         preprocessing = self.classifier.preprocessing
         device = next(self.classifier.model.parameters()).device
         pixels = torch.from_numpy(np.stack([read.pixels for read in batch])).to(device)
@@ -93,8 +94,8 @@ class Explainer:
     def _explain(self, batch: Sequence[Read]) -> Iterator[Explanation]:
         images = self.images(batch)
         target = self.target
-        if target is None and self.classifier.source.task == "regression":
-            target = 0  # values are not likely or unlikely: the first is as good as any
+        if target is None and objective_of(self.classifier.source.task).has_values:
+            target = 0  # no value is the likeliest: the first is the default
         wanted = None if target is None else torch.full((len(batch),), target).to(images.device)
         answer = explain(self.classifier.model, images, self.ask, wanted)
         for number, read in enumerate(batch):
@@ -122,16 +123,16 @@ class Explainer:
         )
 
     def _top(self, logits: Float[Tensor, " classes"]) -> tuple[tuple[str, float], ...]:
-        """What the model says of a picture; nothing, where its head has learned nothing."""
+        """Prediction for an image; empty if the head has not been trained."""
         source = self.classifier.source
         if not self.classifier.labels or source.zero_head:
             return ()
         answer = self.classifier.activate(logits).float().cpu().numpy()
-        return told(answer, self.classifier.labels, task=source.task, threshold=THRESHOLD, top=5)
+        return ranked(answer, self.classifier.labels, task=source.task, threshold=THRESHOLD, top=5)
 
 
 def class_number(labels: Sequence[str], target: Target) -> int:
-    """The class that is meant by a name, or by its number."""
+    """Number of a class given by name or number."""
     if isinstance(target, str):
         same = [number for number, label in enumerate(labels) if label == target]
         if len(same) > 1:
@@ -156,15 +157,8 @@ def _unknown(labels: Sequence[str], target: str) -> InputError:
     return InputError(f"unknown class {target!r}; valid: {some} … ({len(labels)} classes)")
 
 
-def _shown(whole: Sequence[Image.Image]) -> Image.Image:
-    """A picture for people: of more than three channels, the first three as red, green, blue."""
-    if len(whole) == 1:
-        return whole[0]
-    return Image.merge("RGB", whole[:3]) if len(whole) > 2 else whole[0]
-
-
 def _finest(config: Any, size: tuple[int, int], found: Tensor) -> tuple[int, int]:
-    """The grid of the model's stem; of a CNN, that of the map."""
+    """Grid of the model's stem; for a CNN, that of the map."""
     if isinstance(config, ViTConfig):
         return config.grid_for(size)
     return found.shape[1], found.shape[2]

@@ -1,43 +1,32 @@
-"""Pictures in, labels with probabilities out, in order: threads read while others compute."""
+"""From images to labels with probabilities, in order: threads read while others compute.
+
+Imports no torch: an engine may not need it.
+"""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.errors import InputError, WeightsError
-from vitlab.images.pixels import (
-    Decoded,
-    Given,
-    Picture,
-    Pixels,
-    as_pictures,
-    is_single,
-    path_of,
-    read_picture,
-    reading,
-)
+from vitlab.errors import InputError
+from vitlab.images.pixels import Decoded, Picture, Pixels, path_of, read_picture
 from vitlab.images.preprocessing import Preprocessing
+from vitlab.objectives.objective import objective_of
 from vitlab.task import THRESHOLD, Task
-from vitlab.weights.source import WeightSource
-
-# What computes: an engine takes 8-bit pictures of the model's size and gives probabilities.
-#
-# Imports no torch: an engine may do without.
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """A model that is ready to compute, in whatever runtime."""
+    """A model that is ready to compute, in any runtime."""
 
     batch_size: int
-    """Images at once that suit the model and the machine."""
+    """Batch size that suits the model and the machine."""
     workers: int
     """Threads that may call `predict` at once, each with a batch of its own."""
 
@@ -48,7 +37,7 @@ class Engine(Protocol):
         """Probabilities [B, classes] of pixels [B, C, H, W]: 8 bits, or normalised already."""
 
     def close(self) -> None:
-        """Called when no worker will compute any more."""
+        """Called after the last `predict`."""
 
 
 T = TypeVar("T")
@@ -58,45 +47,45 @@ AHEAD = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """What the model says of one image; `error` instead, where the image could not be read."""
+    """Labels of one image with probabilities, or the `error` if it could not be read."""
 
     path: str | None
     label: str | None
     probability: float | None
     top: tuple[tuple[str, float], ...]
-    """The likeliest labels with their probabilities; of values, all with their names."""
+    """Most likely labels with their probabilities; for a regression, all names with values."""
     error: str | None = None
     value: float | None = None
-    """The first of the values that a regression tells."""
+    """First value of a regression."""
     task: Task = field(default="single-label", compare=False)
 
     @property
     def several(self) -> bool:
-        """All of `top` is the answer, not the first of it: labels beside each other, or values."""
-        return self.task != "single-label"
+        """True if all of `top` is the prediction, not only its first: labels, or values."""
+        return objective_of(self.task).prediction != "best"
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """Each of `top` in words: a label with its probability, or what is told with its value."""
+        """Each of `top` as text: a label with its probability, or a name with its value."""
         written = "{} {:.4g}" if self.label is None else "{} {:.1%}"
-        return tuple(written.format(*told) for told in self.top)
+        return tuple(written.format(*pair) for pair in self.top)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predictor:
-    """An engine with what lies around it: how pictures are prepared, what classes are called."""
+    """An engine with the preparation of its images and the names of its classes."""
 
     engine: Engine
     preprocessing: Preprocessing
     labels: Sequence[str]
     task: Task = "single-label"
     threshold: float = THRESHOLD
-    """Probability from which on a multi-label model's label is told."""
+    """Minimum probability of a multi-label model's predicted label."""
 
     def stream(
         self, pictures: Iterable[Picture | Decoded], *, top: int, continued: bool = False
     ) -> Generator[list[Prediction], None, None]:
-        """Batch after batch of predictions, in the order of the pictures.
+        """Predictions in batches, in the order of the images.
 
         A lone batch is computed with all cores at once, unless it is the rest of a `continued`
         job: the last bits of a result depend on how it was computed.
@@ -158,14 +147,19 @@ class Predictor:
     def _prediction(
         self, picture: Picture | Decoded, answer: NDArray[np.float32], top: int
     ) -> Prediction:
-        path = path_of(picture)
-        said = told(answer, self.labels, task=self.task, threshold=self.threshold, top=top)
-        label, number = said[0] if said else (None, None)
-        if self.task == "regression":
+        return self.prediction(answer, top=top, path=path_of(picture))
+
+    def prediction(
+        self, answer: NDArray[np.float32], *, top: int, path: str | None = None
+    ) -> Prediction:
+        """Prediction from one row of the engine's result."""
+        best = ranked(answer, self.labels, task=self.task, threshold=self.threshold, top=top)
+        label, number = best[0] if best else (None, None)
+        if objective_of(self.task).has_values:
             return Prediction(
-                path=path, label=None, probability=None, top=said, value=number, task=self.task
+                path=path, label=None, probability=None, top=best, value=number, task=self.task
             )
-        return Prediction(path=path, label=label, probability=number, top=said, task=self.task)
+        return Prediction(path=path, label=label, probability=number, top=best, task=self.task)
 
     def _failure(self, picture: Picture | Decoded, error: InputError) -> Prediction:
         path, reason = path_of(picture), str(error)
@@ -174,22 +168,23 @@ class Predictor:
         )
 
 
-def told(
+def ranked(
     answer: NDArray[np.float32], labels: Sequence[str], *, task: Task, threshold: float, top: int
 ) -> tuple[tuple[str, float], ...]:
-    """Labels with what the model says of them: the `top` likeliest, all likely, or all."""
+    """Labels with probabilities, the `top` or those above `threshold`; or all with values."""
+    prediction = objective_of(task).prediction
     order: Sequence[int] = range(len(answer))
-    if task != "regression":
+    if prediction != "values":
         order = np.argsort(-answer, kind="stable").tolist()
-    if task == "multi-label":
+    if prediction == "likely":
         order = [number for number in order if answer[number] >= threshold]
-    elif task == "single-label":
+    elif prediction == "best":
         order = order[:top]
     return tuple((labels[number], shortest(answer[number])) for number in order)
 
 
 def shortest(value: float | np.float32) -> float:
-    """The number with the fewest digits that is this one in 32 bits."""
+    """Number with the fewest digits that equals the value in 32 bits."""
     return float(str(np.float32(value)))
 
 
@@ -197,60 +192,3 @@ def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
-
-
-# Whether a model can be asked what is on pictures, and the predictor that asks; no torch.
-
-
-def build_predictor(
-    source: WeightSource,
-    labels: Sequence[str],
-    engine: Callable[[], Engine],
-    *,
-    batch_size: int | None,
-    threshold: float | None,
-) -> Predictor:
-    """What streams pictures through an engine, which is made when all else is right."""
-    source.require_head()
-    if not labels:
-        raise WeightsError(f"{source.path.name} has no head; valid: a classifier")
-    if batch_size is not None and batch_size < 1:
-        raise InputError(f"batch_size {batch_size} must be at least 1")
-    if threshold is not None:
-        _check_threshold(source, threshold)
-    preprocessing = source.require_preprocessing()
-    return Predictor(
-        engine=engine(),
-        preprocessing=preprocessing,
-        labels=labels,
-        task=cast(Task, source.task),
-        threshold=THRESHOLD if threshold is None else threshold,
-    )
-
-
-def predict_pictures(
-    predictor: Callable[..., Predictor],
-    images: Given | Iterable[Given],
-    *,
-    top: int,
-    batch_size: int | None,
-    threshold: float | None,
-) -> list[Prediction]:
-    """Predictions for images or a single one; TypeError for what is no image."""
-    if top < 1:
-        raise InputError(f"top {top} must be at least 1")
-    size = 1 if is_single(images) and batch_size is None else batch_size
-    with reading():
-        asked = predictor(batch_size=size, threshold=threshold)
-        batches = asked.stream(as_pictures(images, asked.preprocessing), top=top)
-        return [prediction for batch in batches for prediction in batch]
-
-
-def _check_threshold(source: WeightSource, threshold: float) -> None:
-    if source.task != "multi-label":
-        raise InputError(
-            f"threshold {threshold} is for multi-label models; {source.path.name} is a "
-            f"{source.task} one"
-        )
-    if not 0 <= threshold <= 1:
-        raise InputError(f"threshold {threshold}; valid: from 0 to 1")

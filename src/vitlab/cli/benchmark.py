@@ -1,4 +1,4 @@
-"""`vitlab benchmark`: how fast models are, and how sure that is."""
+"""`vitlab benchmark`: speed of models and engines, with intervals."""
 
 import shlex
 import sys
@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import Json, parse_numbers, parse_words
+from vitlab.cli.options import Download, DrawSeed, Json, Split, parse_numbers, parse_words
 from vitlab.cli.output import print_json, print_line, print_table
-from vitlab.cli.progress import steps
+from vitlab.cli.preprocessing import Preparation, states_preprocessing
+from vitlab.cli.progress import job_progress
 
 if TYPE_CHECKING:
     from vitlab.jobs.benchmark.result import Benchmark
 
 
+@states_preprocessing
 def benchmark(
     models: Annotated[
         list[str],
@@ -29,21 +31,14 @@ def benchmark(
         typer.Option(
             metavar="NAME,...",
             parser=parse_words,
-            help="What computes: torch, onnxruntime, openvino, aoti, or auto; else auto, with "
-            "--merge-tokens torch. An exported file: those that can, else its usual one.",
+            help="torch, compile (torch.compile), onnxruntime, openvino, aoti or auto; default: "
+            "auto, with --merge-tokens torch. Exported files run on those that can, else on "
+            "their usual one.",
         ),
     ] = None,
     batch: Annotated[
-        Any, typer.Option(metavar="N,...", parser=parse_numbers, help="Images of a call.")
+        Any, typer.Option(metavar="N,...", parser=parse_numbers, help="Images per call.")
     ] = "1,8",
-    against: Annotated[
-        Any,
-        typer.Option(
-            metavar="NAME,...",
-            parser=parse_words,
-            help="Other libraries on the same weights: timm, transformers, vit-pytorch.",
-        ),
-    ] = "",
     merge_tokens: Annotated[
         Any,
         typer.Option(
@@ -52,24 +47,29 @@ def benchmark(
     ] = "0",
     data: Annotated[
         str | None,
-        typer.Option(help="Tell also how good the models are on these images, for each R."),
+        typer.Option(help="Also measure accuracy on these images, for each R."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Which of these images, as in evaluate.")] = "test",
+    split: Split = "test",
+    download: Download = False,
     rounds: Annotated[
-        int, typer.Option(min=1, help="Times that each is woken; 6 are needed for an interval.")
+        int, typer.Option(min=1, help="Measurements of each model; 6 are needed for an interval.")
     ] = 12,
-    seconds: Annotated[float, typer.Option(min=0.001, help="Length of one waking, about.")] = 0.5,
+    seconds: Annotated[
+        float, typer.Option(min=0.001, help="Length of one measurement, about.")
+    ] = 0.5,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Of each; else OMP_NUM_THREADS, or all cores.")
+        int | None,
+        typer.Option(min=1, help="Threads per model; default: OMP_NUM_THREADS, or all cores."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the order in which they are woken.")] = 0,
+    seed: DrawSeed = 0,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write JSON, Markdown and a picture into this folder."),
+        typer.Option(metavar="DIR", help="Write JSON, Markdown and a plot into this folder."),
     ] = None,
+    preprocessing: Preparation = None,
     json: Json = False,
 ) -> None:
-    """Benchmark models, engines and libraries in isolated, interleaved processes."""
+    """Benchmark models and engines in isolated, interleaved processes."""
     from vitlab.jobs.benchmark.job import benchmark as run
     from vitlab.jobs.benchmark.plan import Plan
     from vitlab.jobs.benchmark.plot import check_output, write_benchmark
@@ -78,17 +78,17 @@ def benchmark(
         models=tuple(models),
         engines=engines,
         batches=batch,
-        against=against,
         merge_tokens=merge_tokens,
         rounds=rounds,
         seconds=seconds,
         threads=threads,
         seed=seed,
+        preprocessing=preprocessing,
     )
     if output is not None:
         check_output(output)
-    with steps() as watch:
-        found = run(plan, data=data, split=split, watch=watch)
+    with job_progress() as watch:
+        found = run(plan, data=data, split=split, download=download, watch=watch)
     written = () if output is None else write_benchmark(found, output, _command())
     if json:
         print_json(found.to_dict())
@@ -114,5 +114,5 @@ def _print(found: "Benchmark") -> None:
 
 
 def _command() -> str:
-    """What gives the same figures again, on the same machine."""
+    """The command line that was given."""
     return shlex.join(["vitlab", *sys.argv[1:]])

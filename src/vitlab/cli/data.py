@@ -1,63 +1,57 @@
-"""`vitlab data`: the datasets that have a name, getting them, and checking a folder."""
+"""`vitlab data`: list and fetch named datasets, check a folder of images."""
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import Json
-from vitlab.cli.output import print_json, print_line, print_table
+from vitlab.cli.completion import complete_dataset
+from vitlab.cli.data_shards import index, pack
+from vitlab.cli.options import ContactSheet, Json
+from vitlab.cli.output import human, print_json, print_line, print_table, print_text
+from vitlab.cli.progress import download_progress, file_progress
 
 if TYPE_CHECKING:
     from vitlab.data.check.check import Check
     from vitlab.data.check.findings import Finding
-from typing import TYPE_CHECKING, Any
-
-from vitlab.cli.output import human, print_text
-
-if TYPE_CHECKING:
     from vitlab.data.datasets import Dataset
-
-
-# `vitlab data check`: what is wrong with a folder of images, before it is trained on.
 
 CLASSES = 20
 """Rows of the table of classes; of more, the smallest are shown."""
 EXAMPLES = 2
 """Cases named under a finding."""
 HEADINGS = {
-    "Hurts training, or what you will believe of it:": True,
-    "Worth knowing (handled when read):": False,
+    "Harms training or the evaluation:": (True, False),
+    "Handled when read:": (False, False),
+    "Not read:": (False, True),
 }
+"""Headings of findings that are serious, and of those about files that take no part."""
 
 
 def check(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A folder as `vitlab train --data` takes it.")
+        str,
+        typer.Argument(
+            metavar="FOLDER|SHARDS", help="A folder, shards or tables, as in `train --data`."
+        ),
     ],
-    contact_sheet: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Write a picture with examples of each finding."),
-    ] = None,
+    contact_sheet: ContactSheet = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 if something found hurts training.")
+        bool, typer.Option("--strict", help="Exit with 1 if a finding harms training.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Read every image of a folder and report problems that would harm training.
 
-    Findings are no errors: the exit code is 0 unless --strict is given.
+    Findings are not errors: the exit code is 0 unless --strict is given.
     """
-    from vitlab.cli.progress import counting
     from vitlab.config import to_dict
-    from vitlab.data.check.check import check_folder
-    from vitlab.data.check.sheet import write_check_sheet
+    from vitlab.data.check.check import check_folder, write_check_sheet
     from vitlab.images.contact_sheet import check_name
 
     if contact_sheet is not None:
         check_name(contact_sheet)
-    with counting("files", sys.stderr) as watch:
+    with file_progress("files", sys.stderr) as watch:
         found = check_folder(folder, watch=watch)
     if contact_sheet is not None:
         write_check_sheet(contact_sheet, found)
@@ -85,15 +79,15 @@ def _print(found: "Check") -> None:
                 for name, side in (("width", found.width), ("height", found.height))
             ),
         )
-    for heading, serious in HEADINGS.items():
-        findings = [each for each in found.findings if each.serious is serious]
+    for heading, kind in HEADINGS.items():
+        findings = [each for each in found.findings if (each.serious, each.unread) == kind]
         if findings:
             print_line()
             print_line(f"{heading}")
             _print_findings(findings)
     if not found.serious:
         print_line()
-        print_line("Nothing found that hurts training.")
+        print_line("Nothing found that harms training.")
 
 
 def _print_classes(found: "Check") -> None:
@@ -126,11 +120,13 @@ def _print_findings(findings: "list[Finding]") -> None:
 
 data = typer.Typer(name="data")
 data.command()(check)
+data.command()(index)
+data.command()(pack)
 
 
 @data.callback(invoke_without_command=True)
 def describe(context: typer.Context) -> None:
-    """List, fetch and check datasets."""
+    """List, fetch, check, index and pack datasets."""
     if context.invoked_subcommand is None:
         print_text(context.get_help())
 
@@ -189,11 +185,15 @@ def _where(entry: dict[str, Any]) -> str:
 
 @data.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="A dataset's name, as `vitlab data list` has it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A dataset's name, as `vitlab data list` has it.", autocompletion=complete_dataset
+        ),
+    ],
     json: Json = False,
 ) -> None:
     """Download a dataset once and verify it; it is then used offline."""
-    from vitlab.cli.progress import showing
     from vitlab.data.datasets import dataset
     from vitlab.data.sources.fetch import fetch as get
 
@@ -201,7 +201,7 @@ def fetch(
     if not wanted.files:
         path, mirror = None, None
     else:
-        with showing(sys.stderr) as progress:
+        with download_progress(sys.stderr) as progress:
             fetched = get(wanted, progress)
         path, mirror = str(fetched.path), fetched.mirror
     if json:
@@ -209,6 +209,6 @@ def fetch(
     elif path is None:
         print_line(f"{name} is part of vitlab: there is nothing to fetch")
     elif mirror is None:
-        print_line(f"{name} is in {path} already")
+        print_line(f"{name} is already in {path}")
     else:
         print_line(f"{name} is in {path}, from {mirror}, verified")

@@ -1,69 +1,51 @@
-"""`vitlab demo`: the model inside the package on images it never learned from, then fine-tuned."""
+"""`vitlab demo`: predict with the bundled model, fine-tune it, evaluate and report."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.judged import headline
-from vitlab.cli.live import live_view
-from vitlab.cli.options import Json
-from vitlab.cli.output import EscapingConsole, print_json, print_line, print_text
-from vitlab.errors import Interrupted
+from vitlab.cli.options import Json, recipe_changes
+from vitlab.cli.output import EscapingConsole, print_json, print_line, print_text, thumbnail
+from vitlab.cli.progress import run_with_progress
 from vitlab.io.text import visible
 
 if TYPE_CHECKING:
     from vitlab.jobs.demo import FirstLook, Shown
-    from vitlab.jobs.run import Watcher
-    from vitlab.jobs.run_result import Run
+    from vitlab.jobs.run_result import RunResult
 
 SIDE = 16
-"""Columns of a picture in the terminal."""
+"""Columns of an image in the terminal."""
 
 
 def demo(
     out: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Folder of the run; default: runs/demo.")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Time for training.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates instead of a time.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates, instead of minutes.")] = None,
     json: Json = False,
 ) -> None:
     """Run a short demo on bundled images: predict, train, evaluate, report."""
-    from vitlab.cli.train import budget
     from vitlab.jobs.demo import first_look, free_folder, tune
-    from vitlab.jobs.run_folder import check_new
+    from vitlab.jobs.training_run import check_new
 
-    changes = budget(minutes=minutes, steps=steps)
+    changes = recipe_changes(None, {"minutes": minutes, "steps": steps})
     out = out or free_folder(Path("runs"))
     check_new(out)
     look = first_look()
     if not json:
         _print_look(look)
-    run = _watched(out, lambda watcher: tune(out, changes=changes, watcher=watcher), json=json)
+    run = run_with_progress(
+        lambda watcher: tune(out, changes=changes, watcher=watcher), out, json=json, notes=False
+    )
     if json:
         print_json(_as_dict(look, run))
     else:
         _print_run(look, run)
 
 
-def _watched(out: Path, job: "Callable[[Watcher], Run]", *, json: bool) -> "Run":
-    """Do a job in sight of the user; interrupted, say how to go on."""
-    from vitlab.jobs.run import Watcher
-    from vitlab.jobs.run_folder import resume_command
-
-    with live_view(sys.stderr if json else sys.stdout) as view:
-        watcher = Watcher(begin=lambda plan, files: view.begin(plan), metric=view.metric)
-        try:
-            return job(watcher)
-        except Interrupted as stop:
-            print_line(f"{stop}; continue: {resume_command(out)}", file=sys.stderr)
-            raise typer.Exit(128 + stop.signal) from None
-
-
-def _as_dict(look: "FirstLook", run: "Run") -> dict[str, object]:
+def _as_dict(look: "FirstLook", run: "RunResult") -> dict[str, object]:
     return {
         "model": look.model,
         "before": {"accuracy": _accuracy(look.evaluation), "images": look.evaluation.images},
@@ -76,7 +58,7 @@ def _as_dict(look: "FirstLook", run: "Run") -> dict[str, object]:
 
 
 def _shown_as_dicts(shown: "tuple[Shown, ...]") -> list[dict[str, object]]:
-    """Truth and opinion, image by image."""
+    """Label, prediction and probabilities of each image."""
     return [
         {"truth": one.truth, "label": one.prediction.label, "top": one.prediction.top}
         for one in shown
@@ -95,7 +77,7 @@ def _print_look(look: "FirstLook") -> None:
     print_line()
     _print_shown(look.shown)
     print_line()
-    print_line(f"on all test images of the sample: {headline(look.evaluation)}")
+    print_line(f"on all test images of the sample: {look.evaluation.headline}")
     print_text(
         "\nNow it is fine-tuned, as on a folder of yours. The images inside the package are of\n"
         "CIFAR-10's training part, and it has learned from most of them before: expect no more\n"
@@ -103,12 +85,13 @@ def _print_look(look: "FirstLook") -> None:
     )
 
 
-def _print_run(look: "FirstLook", run: "Run") -> None:
+def _print_run(look: "FirstLook", run: "RunResult") -> None:
     from vitlab.cli.train import cost_line
 
+    assert run.evaluation is not None  # only pretraining has none
     print_line()
-    print_line(f"before: {headline(look.evaluation)}")
-    print_line(f"after:  {headline(run.evaluation)}, the same images")
+    print_line(f"before: {look.evaluation.headline}")
+    print_line(f"after:  {run.evaluation.headline}, the same images")
     print_line(f"cost:   {cost_line(run)}")
     print_line(f"report: {run.report.resolve()}  (open it in a browser)")
     print_line(f"model:  {run.bundle}")
@@ -120,21 +103,19 @@ def _print_run(look: "FirstLook", run: "Run") -> None:
 
 
 def _print_shown(shown: "tuple[Shown, ...]") -> None:
-    """Pictures with opinions on a terminal, lines elsewhere."""
+    """Print images with predictions on a terminal, lines elsewhere."""
     console = EscapingConsole()
     if console.is_terminal:
-        _print_pictures(console, shown)
+        _print_images(console, shown)
         return
     for one in shown:
-        print_line(f"  {one.truth:<12} {_opinion(one)}")
+        print_line(f"  {one.truth:<12} {_predicted(one)}")
 
 
-def _print_pictures(console: EscapingConsole, shown: "tuple[Shown, ...]") -> None:
-    """As many pictures side by side as the terminal has room for, with what the model says."""
+def _print_images(console: EscapingConsole, shown: "tuple[Shown, ...]") -> None:
+    """Print as many images side by side as fit, each above its prediction."""
     from rich.table import Table
     from rich.text import Text
-
-    from vitlab.cli.thumbnails import thumbnail
 
     table = Table.grid(padding=(0, 2, 1, 0))
     columns = max(1, min(5, console.width // (SIDE + 2)))
@@ -144,7 +125,7 @@ def _print_pictures(console: EscapingConsole, shown: "tuple[Shown, ...]") -> Non
             *(
                 Text.assemble(
                     thumbnail(one.image, SIDE),
-                    ("\n" + visible(_opinion(one))[:SIDE], "green" if _right(one) else "red"),
+                    ("\n" + visible(_predicted(one))[:SIDE], "green" if _right(one) else "red"),
                     ("\n" if _right(one) else f"\nis {visible(one.truth)}"[: SIDE + 1]),
                 )
                 for one in row
@@ -157,5 +138,5 @@ def _right(shown: "Shown") -> bool:
     return shown.prediction.label == shown.truth
 
 
-def _opinion(shown: "Shown") -> str:
+def _predicted(shown: "Shown") -> str:
     return f"{shown.prediction.label} {shown.prediction.probability or 0:.0%}"

@@ -1,66 +1,90 @@
-"""`vitlab evaluate`: how good a model is, and where it fails."""
+"""`vitlab evaluate`: metrics of a model on labelled images."""
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.judged import headline, lines, print_details
-from vitlab.cli.options import EngineOption, Json, MergeTokens
-from vitlab.cli.output import EscapingConsole, print_json, print_left_out, print_line, print_pairs
+from vitlab.cli.completion import complete_data
+from vitlab.cli.metrics import print_details
+from vitlab.cli.options import (
+    ClassLabels,
+    Download,
+    Engine,
+    ImagesAtOnce,
+    ImageSize,
+    Json,
+    Language,
+    MergeTokens,
+    ModelOrExport,
+    Size,
+    Workers,
+    loading,
+    size_text,
+)
+from vitlab.cli.output import print_json, print_left_out, print_line, print_pairs
+from vitlab.cli.preprocessing import Preparation, states_preprocessing
+from vitlab.cli.progress import image_progress
 from vitlab.io.files import check_parent
+from vitlab.machine.world import rank_and_size
 
 if TYPE_CHECKING:
-    from vitlab.jobs.evaluate import Evaluated, Watch
+    from vitlab.jobs.evaluate import Evaluated
 
 
+@states_preprocessing
 def evaluate(
-    model: Annotated[
-        str, typer.Argument(help="A run, a bundle, a weight or exported file, or a name.")
+    model: ModelOrExport,
+    data: Annotated[
+        str,
+        typer.Option(
+            help="A dataset's name, a folder, zip or tar file of images, or a CSV.",
+            autocompletion=complete_data,
+        ),
     ],
-    data: Annotated[str, typer.Option(help="A dataset's name, a folder of images, or a CSV.")],
     split: Annotated[
         str,
         typer.Option(
-            help="test, train, validation (what a run holds out from train), or all (of data that "
-            "the model never saw)."
+            help="test, train, validation (held out from train by a run), or all (of data "
+            "that was not trained on)."
         ),
     ] = "test",
     flip: Annotated[
         bool,
         typer.Option(
-            "--flip", help="Tell also what averaging over each image and its mirror image gives."
+            "--flip", help="Also average the predictions of each image and its mirror image."
         ),
     ] = False,
     temperature: Annotated[
         bool,
         typer.Option("--temperature", help="Fit a temperature on images held out from train."),
     ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
+    batch_size: ImagesAtOnce = 64,
     merge_tokens: MergeTokens = 0,
-    workers: Annotated[
-        int, typer.Option(min=0, help="Processes that decode files; 0: none but this one.")
-    ] = 0,
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch the data if need be.")
-    ] = False,
-    engine: EngineOption = "auto",
+    workers: Workers = 0,
+    labels: ClassLabels = None,
+    image_size: ImageSize = None,
+    download: Download = False,
+    engine: Engine = "auto",
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a page with pictures.")
+        Path | None, typer.Option(metavar="FILE.html", help="Write a report with images.")
     ] = None,
+    language: Language = "en",
+    preprocessing: Preparation = None,
     json: Json = False,
 ) -> None:
     """Evaluate a model on labelled images, with confidence intervals."""
     from vitlab.jobs.evaluate import evaluate as run
     from vitlab.jobs.evaluate import report_of
+    from vitlab.report.language import check_language, speaking
     from vitlab.report.run.page import write_page
 
+    check_language(language)
+    stated = loading(labels=labels, image_size=image_size, preprocessing=preprocessing)
     if output is not None:
         check_parent(output)
-    with _progress() as watch:
+    with image_progress() as watch:
         found = run(
             model,
             data,
@@ -73,10 +97,12 @@ def evaluate(
             download=download,
             engine=engine,
             watch=watch,
+            **stated,
         )
-    if output is not None:
-        command = _command(found, data, temperature=temperature, engine=engine)
-        write_page(output, report_of(found, command))
+    if output is not None and rank_and_size()[0] == 0:
+        command = _command(found, data, temperature=temperature, engine=engine, **stated)
+        with speaking(language):
+            write_page(output, report_of(found, command))
     if json:
         print_json(_facts(found))
         return
@@ -89,27 +115,27 @@ def evaluate(
         print_line(f"report: {output}")
 
 
-def _command(found: "Evaluated", data: str, *, temperature: bool, engine: str) -> str:
-    """What gives the same numbers again."""
-    asked = ["vitlab", "evaluate", found.model, "--data", data, "--split", found.split]
+def _command(
+    found: "Evaluated",
+    data: str,
+    *,
+    temperature: bool,
+    engine: str,
+    labels: str | None = None,
+    image_size: Size | None = None,
+    preprocessing: Preparation = None,
+) -> str:
+    """The command that gives the same numbers again."""
+    from vitlab.weights.preparation import as_options
+
+    words = ["vitlab", "evaluate", found.model, "--data", data, "--split", found.split]
     flip, merged = found.flipped is not None, found.classifier.merge_tokens
     switches = [name for name, on in (("--flip", flip), ("--temperature", temperature)) if on]
     switches += [] if engine == "auto" else ["--engine", engine]
-    return shlex.join([*asked, *switches, *(["--merge-tokens", str(merged)] if merged else [])])
-
-
-@contextmanager
-def _progress() -> "Iterator[Watch | None]":
-    """A bar on a terminal, nothing elsewhere."""
-    from rich.progress import Progress
-
-    console = EscapingConsole(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("images", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    switches += [] if labels is None else ["--labels", labels]
+    switches += [] if image_size is None else ["--image-size", size_text(image_size)]
+    switches += [] if preprocessing is None else as_options(preprocessing)
+    return shlex.join([*words, *switches, *(["--merge-tokens", str(merged)] if merged else [])])
 
 
 def _facts(found: "Evaluated") -> dict[str, Any]:
@@ -126,10 +152,10 @@ def _facts(found: "Evaluated") -> dict[str, Any]:
 
 
 def _where(found: "Evaluated") -> str:
-    """Which images were judged; of a folder without splits only a part is, unless told."""
+    """Split that was evaluated; of a folder without splits, a fifth is the test split."""
     name = found.source.name
     if found.split == "test" and found.source.divided:
-        return f"test of {name}, a fifth of it; --split all takes all, if none was learnt from"
+        return f"test of {name}, a fifth of it; --split all takes all, if none was trained on"
     return f"{found.split} of {name}"
 
 
@@ -145,14 +171,14 @@ def _lines(found: "Evaluated") -> list[tuple[str, str]]:
     evaluation: Any = found.evaluation
     shown = [
         ("images", f"{evaluation.images:,} ({_where(found)}{_each(found)})"),
-        *lines(evaluation),
+        *evaluation.lines,
     ]
     if found.temperature and evaluation.scaled is None:
         shown.append(("temperature", NO_TEMPERATURE))
     if found.classifier.merge_tokens:
         shown.append(("merged tokens", f"{found.classifier.merge_tokens} in each block"))
     if found.flipped is not None:
-        shown.append(("with mirror images", headline(found.flipped)))
+        shown.append(("with mirror images", found.flipped.headline))
     shown += [("not evaluated", sentence) for sentence in found.absent]
     if found.broken:
         shown.append(("not readable", f"{len(found.broken):,} (not counted)"))

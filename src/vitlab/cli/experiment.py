@@ -1,39 +1,40 @@
-"""`vitlab experiment`: one of the paper's questions, answered with error bars."""
+"""`vitlab experiment`: a study of several arms, trained over seeds, with intervals."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitlab.cli.live import live_view
-from vitlab.cli.options import Download, Json
+from vitlab.cli.options import Download, Json, split_names
 from vitlab.cli.output import print_json, print_line, print_table
+from vitlab.cli.progress import run_progress
 from vitlab.errors import ExperimentStopped
-from vitlab.experiments.read import TABLE
+from vitlab.experiments.spec import NAMES
 
 if TYPE_CHECKING:
     from vitlab.experiments.findings import Findings
-    from vitlab.jobs.run import Watcher
 
 
 def experiment(
     what: Annotated[
-        str, typer.Argument(metavar="NAME|FILE.toml", help=f"One of {', '.join(TABLE)}, or yours.")
+        str, typer.Argument(metavar="NAME|FILE.toml", help=f"One of {', '.join(NAMES)}, or yours.")
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the experiment.")],
     data: Annotated[
-        str | None, typer.Option(metavar="NAME|FOLDER|CSV", help="What to train on, else cifar10.")
+        str | None,
+        typer.Option(metavar="NAME|FOLDER|CSV", help="Images to train on; default: cifar10."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="How often each arm is trained.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Budget of one training.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs of each arm, with different seeds.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Budget of one run.")] = None,
     arms: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="These arms, and what they need.")
+        str | None,
+        typer.Option(metavar="NAME,...", help="Only these arms, and the arms they start from."),
     ] = None,
     smoke: Annotated[
-        bool, typer.Option("--smoke", help="Try it out: tiny models, a few steps, the sample.")
+        bool, typer.Option("--smoke", help="Quick trial: tiny models, a few steps, the sample.")
     ] = False,
     download: Download = False,
     json: Json = False,
@@ -42,20 +43,7 @@ def experiment(
     from vitlab.experiments.folder import exact_command
     from vitlab.experiments.run import experiment as run
 
-    wanted = None if arms is None else [name.strip() for name in arms.split(",")]
-
-    @contextmanager
-    def watching(title: str) -> "Iterator[Watcher]":
-        from vitlab.jobs.run import Watcher
-
-        with live_view(sys.stderr if json else sys.stdout) as view:
-            view.note(title)
-            yield Watcher(
-                begin=lambda plan, files: view.begin(plan),
-                metric=view.metric,
-                files=view.files,
-                note=view.note,
-            )
+    wanted = split_names(arms)
 
     try:
         found = run(
@@ -67,7 +55,7 @@ def experiment(
             smoke=smoke,
             arms=wanted,
             download=download,
-            watching=watching,
+            watching=lambda title: run_progress(json=json, title=title),
         )
     except ExperimentStopped as stop:
         again = exact_command(
@@ -86,7 +74,7 @@ def experiment(
 
 
 def _print(found: "Findings") -> None:
-    from vitlab.report.html import duration, in_pflops
+    from vitlab.report.numbers import duration, in_pflops
 
     started = any(item.before for item in found.summaries.values())
     rows = [

@@ -1,13 +1,26 @@
-"""`vitlab explain`: what a model looks at, as a figure or as numbers, and how true that is."""
+"""`vitlab explain`: heat maps of a prediction as a figure or numbers, and tests of them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import Changes, ClassLabels, ImageSize, Json, loading
+from vitlab.cli.options import (
+    Changes,
+    ClassLabels,
+    Download,
+    DrawSeed,
+    Images,
+    ImageSize,
+    Json,
+    Model,
+    Patch,
+    loading,
+    split_names,
+)
 from vitlab.cli.output import print_json, print_left_out, print_line, print_table, print_text
-from vitlab.cli.progress import steps as showing
+from vitlab.cli.preprocessing import Preparation, states_preprocessing
+from vitlab.cli.progress import job_progress
 from vitlab.explain.limits import SHOWN, STEPS, TESTED
 
 if TYPE_CHECKING:
@@ -16,25 +29,10 @@ if TYPE_CHECKING:
     from vitlab.jobs.faithfulness import Area, Faithfulness
 
 
-def parse_token(text: str) -> tuple[int, int]:
-    """Row and column from `3,5`."""
-    parts = text.split(",")
-    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
-        raise typer.BadParameter(f"{text!r} is not ROW,COLUMN of a patch from 0, such as 3,5")
-    return int(parts[0]), int(parts[1])
-
-
+@states_preprocessing
 def explain(
-    model: Annotated[
-        str, typer.Argument(help="A run, a bundle, a weight file or fetched weights.")
-    ],
-    images: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="IMAGE|FOLDER|GLOB|DATA-NAME...",
-            help="What to explain; sample/test/17 is one image of a dataset.",
-        ),
-    ],
+    model: Model,
+    images: Images,
     method: Annotated[
         str | None,
         typer.Option(
@@ -52,26 +50,17 @@ def explain(
     head: Annotated[
         int | None, typer.Option(help="A head, from 0: attention. Else the mean of all.")
     ] = None,
-    token: Annotated[
-        Any,  # tuple[int, int] | None: Typer would want two arguments
-        typer.Option(
-            metavar="ROW,COL",
-            parser=parse_token,
-            help="The patch that looks: attention, rollout. Else what the head reads.",
-        ),
-    ] = None,
+    token: Patch = None,
     each: Annotated[
         str | None,
         typer.Option(
             metavar="layer|head",
-            help="A map for each block; of attention, also one for each head of each block.",
+            help="One map per block; for attention also one per head of each block.",
         ),
     ] = None,
     faithfulness: Annotated[
         bool,
-        typer.Option(
-            "--faithfulness", help="Test the maps instead: take patches away, give them back."
-        ),
+        typer.Option("--faithfulness", help="Test the maps instead: delete and insert patches."),
     ] = False,
     steps: Annotated[
         int | None, typer.Option(min=2, help=f"With --faithfulness: steps of a curve ({STEPS}).")
@@ -80,7 +69,7 @@ def explain(
         str | None,
         typer.Option(
             metavar="mean|blur",
-            help="With --faithfulness: what stays of a patch, the mean colour (default) or a blur.",
+            help="With --faithfulness: deleted patches get the mean colour (default) or a blur.",
         ),
     ] = None,
     count: Annotated[
@@ -89,44 +78,41 @@ def explain(
             "--images",
             min=1,
             metavar="N",
-            help=f"Draw so many where there are more ({SHOWN}; {TESTED} for --faithfulness).",
+            help=f"Draw at most N images ({SHOWN}; {TESTED} for --faithfulness).",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the images drawn, and of random order.")] = 0,
+    seed: DrawSeed = 0,
     output: Annotated[
         Path | None,
         typer.Option(metavar="FILE.png|.svg|.pdf", help="Where the figure goes."),
     ] = None,
     labels: ClassLabels = None,
     image_size: ImageSize = None,
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch the data if need be.")
-    ] = False,
+    download: Download = False,
     changes: Changes = None,
+    preprocessing: Preparation = None,
     json: Json = False,
 ) -> None:
     """Draw which parts of an image a model uses, or test how faithful such maps are."""
-    asked = {"layer": layer, "head": head, "token": token, "each": each}
+    request = {"layer": layer, "head": head, "token": token, "each": each}
     tested = {"steps": steps, "removed": removed}
     shared: dict[str, Any] = {
         "seed": seed,
         "labels": labels,
         "download": download,
         **({} if count is None else {"count": count}),
-        **loading(changes, image_size=image_size),
+        **loading(changes, image_size=image_size, preprocessing=preprocessing),
     }
     if faithfulness:
-        _refuse({"class": target, **asked}, "is not for --faithfulness, which takes each method")
-        chosen = None if method is None else [name.strip() for name in method.split(",")]
+        _refuse({"class": target, **request}, "is not for --faithfulness, which takes each method")
         given = {name: value for name, value in tested.items() if value is not None}
-        _test(model, images, output, json, methods=chosen, **given, **shared)
+        _test(model, images, output, json, methods=split_names(method), **given, **shared)
         return
     _refuse(tested, "is for --faithfulness")
     if output is None and not json:
         raise typer.BadParameter("nothing to write: give --output FILE.png, --json, or both")
-    _explain(
-        model, images, output, json, {"method": method or "relevance", **asked}, target, shared
-    )
+    request["method"] = method or "relevance"
+    _explain(model, images, output, json, request, target=target, **shared)
 
 
 def _refuse(options: dict[str, Any], why: str) -> None:
@@ -140,17 +126,14 @@ def _explain(
     images: list[str],
     output: Path | None,
     json: bool,
-    asked: dict[str, Any],
-    target: str | None,
-    shared: dict[str, Any],
+    request: dict[str, Any],
+    **options: Any,
 ) -> None:
     from vitlab.explain.request import Ask
     from vitlab.jobs.explain import explain as run
 
-    with showing() as watch:
-        found = run(
-            model, images, ask=Ask(**asked), target=target, output=output, watch=watch, **shared
-        )
+    with job_progress() as watch:
+        found = run(model, images, ask=Ask(**request), output=output, watch=watch, **options)
     if json:
         print_json(found.to_json())
         return
@@ -162,10 +145,10 @@ def _print(found: "Explained") -> None:
 
     print_line(caption(found.explanations))
     rows = ((str(one.path), one.target or "-", *_likeliest(one)) for one in found.explanations)
-    print_table(("image", "map of", "model says", ""), rows)
+    print_table(("image", "map of", "prediction", ""), rows)
     if found.total > len(found.explanations) + len(found.broken):
         shown = len(found.explanations)
-        print_line(f"{shown} of {found.total:,} images, drawn by chance (--images N draws more)")
+        print_line(f"{shown} of {found.total:,} images, drawn at random (--images N draws more)")
     print_left_out(found.broken)
     print_line(f"figure: {found.output}")
 
@@ -173,8 +156,10 @@ def _print(found: "Explained") -> None:
 def _likeliest(one: "Explanation") -> tuple[str, str]:
     if not one.top:
         return "-", "-"
+    from vitlab.objectives.objective import objective_of
+
     label, number = one.top[0]
-    return label, f"{number:.4g}" if one.task == "regression" else f"{number:.1%}"
+    return label, f"{number:.4g}" if objective_of(one.task).has_values else f"{number:.1%}"
 
 
 def _test(model: str, images: list[str], output: Path | None, json: bool, **options: Any) -> None:
@@ -184,7 +169,7 @@ def _test(model: str, images: list[str], output: Path | None, json: bool, **opti
 
     if output is not None:
         check_name(output)
-    with showing() as watch:
+    with job_progress() as watch:
         found = run(model, images, watch=watch, **options)
     if output is not None:
         write_plot(found, output)

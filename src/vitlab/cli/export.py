@@ -6,8 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import Changes, ImageSize, Json, MergeTokens, loading
+from vitlab.cli.options import (
+    Changes,
+    Download,
+    Force,
+    ImageSize,
+    Json,
+    MergeTokens,
+    Model,
+    Split,
+    loading,
+)
 from vitlab.cli.output import human, print_json, print_line, print_pairs, print_table
+from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.config import to_dict
 from vitlab.errors import ConfigError, Disagrees
 
@@ -15,12 +26,10 @@ if TYPE_CHECKING:
     from vitlab.jobs.export import Accuracy, Exported
 
 
+@states_preprocessing
 def export(
-    model: Annotated[
-        str,
-        typer.Argument(help="A run, a bundle, a weight file, weights by name, or a model's name."),
-    ],
-    output: Annotated[Path, typer.Option(metavar="FILE.onnx|.pt2", help="Where it goes.")],
+    model: Model,
+    output: Annotated[Path, typer.Option(metavar="FILE.onnx|.pt2", help="File to write.")],
     format: Annotated[
         str,
         typer.Option(
@@ -47,7 +56,7 @@ def export(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Images that fix the range of activations for int8; else each batch has its own.",
+            help="Images that set the activation ranges for int8; default: per batch.",
         ),
     ] = None,
     data: Annotated[
@@ -55,7 +64,8 @@ def export(
         typer.Option(help="Measure accuracy before and after on a dataset, a folder or a CSV."),
     ] = None,
     merge_tokens: MergeTokens = 0,
-    split: Annotated[str, typer.Option(help="Which of these images, as in evaluate.")] = "test",
+    split: Split = "test",
+    download: Download = False,
     preprocess_inside: Annotated[
         bool,
         typer.Option("--preprocess-inside", help="Take 8-bit pixels, and normalise them inside."),
@@ -67,12 +77,13 @@ def export(
             help="Largest difference of a logit that passes, as a part of the largest logit.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    force: Force = False,
+    preprocessing: Preparation = None,
     json: Json = False,
 ) -> None:
     """Export a model and verify the file; a file that differs from the model is not kept.
 
-    Exit code: 0 written, 1 the exported model gives other answers, 2 a mistake of yours.
+    Exit code: 0 written, 1 the exported model gives other outputs, 2 a user error.
     """
     if data is not None and preprocess_inside:
         raise ConfigError(
@@ -83,11 +94,11 @@ def export(
     from vitlab.jobs.export import accuracy_of, before, check_output
     from vitlab.jobs.export import export as run
 
-    settings = loading(changes, image_size=image_size)
+    settings = loading(changes, image_size=image_size, preprocessing=preprocessing)
     first = None
-    if data is not None:  # what is wrong with it is told before anything is written
+    if data is not None:  # its errors come before anything is written
         check_output(output, format, force)
-        first = before(model, data, split=split, **settings)
+        first = before(model, data, split=split, download=download, **settings)
     try:
         found = run(
             model,
@@ -105,30 +116,30 @@ def export(
     except Disagrees as error:
         print_line("error:", error, file=sys.stderr)
         raise typer.Exit(1) from None
-    judged = None
+    accuracy = None
     if data is not None and first is not None:
-        judged = accuracy_of(first, output, data, split=split)
+        accuracy = accuracy_of(first, output, data, split=split)
     if json:
-        print_json(_facts(found) | {"accuracy": None if judged is None else to_dict(judged)})
+        print_json(_facts(found) | {"accuracy": None if accuracy is None else to_dict(accuracy)})
         return
     print_pairs(_lines(found))
-    if judged is not None:
+    if accuracy is not None:
         print_line()
-        _print_accuracy(judged)
+        _print_accuracy(accuracy)
 
 
-def _print_accuracy(judged: "Accuracy") -> None:
-    low, high = judged.interval
+def _print_accuracy(accuracy: "Accuracy") -> None:
+    low, high = accuracy.interval
     print_table(
         ("accuracy", "before", "after", "change (95 %)", "same class", "images"),
         [
             (
-                judged.data,
-                f"{judged.before:.2%}",
-                f"{judged.after:.2%}",
-                f"{judged.after - judged.before:+.2%} ({low:+.2%} to {high:+.2%})",
-                f"{judged.agreement:.2%}",
-                f"{judged.images:,}",
+                accuracy.data,
+                f"{accuracy.before:.2%}",
+                f"{accuracy.after:.2%}",
+                f"{accuracy.after - accuracy.before:+.2%} ({low:+.2%} to {high:+.2%})",
+                f"{accuracy.agreement:.2%}",
+                f"{accuracy.images:,}",
             )
         ],
     )
@@ -167,6 +178,6 @@ def _lines(found: "Exported") -> list[tuple[str, str]]:
     if facts.merge_tokens:
         lines.insert(3, ("merged tokens", f"{facts.merge_tokens} in each block"))
     if found.fresh:
-        lines.append(("weights", "random: the name of a model has none that have learned"))
+        lines.append(("weights", "random: a model's name has no trained weights"))
         lines.append(("preprocessing", "mean and std 0.5, since random weights have none"))
     return lines

@@ -1,56 +1,51 @@
-"""`vitlab features`: what images are to a model, in a file."""
+"""`vitlab features`: features of images, written to a file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import ImageSize, Json
+from vitlab.cli.options import (
+    Download,
+    Images,
+    ImagesAtOnce,
+    ImageSize,
+    Json,
+    Layer,
+    Model,
+    Workers,
+)
 from vitlab.cli.output import human, print_json, print_left_out, print_pairs
-from vitlab.cli.progress import steps
+from vitlab.cli.preprocessing import Preparation, states_preprocessing
+from vitlab.cli.progress import job_progress
 
 if TYPE_CHECKING:
     from vitlab.jobs.features import Extracted
 
-Kind = Annotated[
-    str,
-    typer.Option(help="pooled (what the head reads), cls (class token) or patches (a grid)."),
-]
-Layer = Annotated[
-    int | None,
-    typer.Option(help="Output of this block, from 0 or -1; without: behind the last LayerNorm."),
-]
-BatchSize = Annotated[int, typer.Option(min=1, help="Images at once.")]
-Workers = Annotated[
-    int, typer.Option(min=0, help="Processes that decode files; 0: none but this one.")
-]
-Download = Annotated[bool, typer.Option("--download", help="Fetch the data if need be.")]
 
-
+@states_preprocessing
 def features(
-    model: Annotated[str, typer.Argument(help="A run, a bundle, a weight file or a name.")],
-    images: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="IMAGE|FOLDER|GLOB|DATA-NAME...", help="What to compute features of."
-        ),
-    ],
-    output: Annotated[Path, typer.Option(metavar="FILE.npz|.parquet", help="Where they go.")],
-    kind: Kind = "pooled",
+    model: Model,
+    images: Images,
+    output: Annotated[Path, typer.Option(metavar="FILE.npz|.parquet", help="File to write.")],
+    kind: Annotated[
+        str, typer.Option(help="pooled (input of the head), cls (class token) or patches (a grid).")
+    ] = "pooled",
     layer: Layer = None,
     image_size: ImageSize = None,
     split: Annotated[
         str | None, typer.Option(help="train, test or all (the default) of a dataset by name.")
     ] = None,
-    batch_size: BatchSize = 64,
+    batch_size: ImagesAtOnce = 64,
     workers: Workers = 0,
     download: Download = False,
+    preprocessing: Preparation = None,
     json: Json = False,
 ) -> None:
     """Write the features of images to a file; unreadable images are listed and skipped."""
     from vitlab.jobs.features import extract
 
-    with steps() as watch:
+    with job_progress() as watch:
         found = extract(
             model,
             images,
@@ -62,6 +57,7 @@ def features(
             batch_size=batch_size,
             workers=workers,
             download=download,
+            preprocessing=preprocessing,
             watch=watch,
         )
     if json:

@@ -1,21 +1,31 @@
-"""`vitlab fewshot`: what a frozen model's features are worth with a few images a class."""
+"""`vitlab fewshot`: accuracy of frozen features with few training images per class."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitlab.cli.features import BatchSize, Download, Layer, Workers
-from vitlab.cli.options import ImageSize, Json
+from vitlab.cli.options import (
+    Download,
+    DrawSeed,
+    ImagesAtOnce,
+    ImageSize,
+    Json,
+    Layer,
+    Model,
+    Workers,
+    split_names,
+)
 from vitlab.cli.output import print_json, print_left_out, print_line, print_table
-from vitlab.cli.progress import steps
+from vitlab.cli.preprocessing import Preparation, states_preprocessing
+from vitlab.cli.progress import job_progress
 
 if TYPE_CHECKING:
     from vitlab.evaluation.fewshot import Score
     from vitlab.jobs.fewshot import FewShot
 
 
-def parse_numbers(text: str) -> tuple[int, ...]:
+def parse_shots(text: str) -> tuple[int, ...]:
     """Numbers from `1,5,10`."""
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) for part in parts):
@@ -23,29 +33,31 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
+@states_preprocessing
 def fewshot(
-    model: Annotated[str, typer.Argument(help="A run, a bundle, a weight file or a name.")],
+    model: Model,
     data: Annotated[str, typer.Option(help="A dataset's name, or a folder of images.")],
     shots: Annotated[
         str, typer.Option(metavar="N,N,...", help="Training images of each class.")
     ] = "1,5,10",
-    draws: Annotated[int, typer.Option(min=1, help="Times that they are drawn.")] = 5,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    draws: Annotated[int, typer.Option(min=1, help="Random draws of them.")] = 5,
+    seed: DrawSeed = 0,
     methods: Annotated[
         str | None,
-        typer.Option(metavar="NAME,...", help="Of least-squares, knn and logistic; without: all."),
+        typer.Option(metavar="NAME,...", help="least-squares, knn or logistic; default: all."),
     ] = None,
     kind: Annotated[
-        str, typer.Option(help="pooled (what the head reads) or cls (class token).")
+        str, typer.Option(help="pooled (input of the head) or cls (class token).")
     ] = "pooled",
     layer: Layer = None,
     image_size: ImageSize = None,
-    batch_size: BatchSize = 64,
+    batch_size: ImagesAtOnce = 64,
     workers: Workers = 0,
     download: Download = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Write accuracy against shots.")
     ] = None,
+    preprocessing: Preparation = None,
     json: Json = False,
 ) -> None:
     """Fit small classifiers to frozen features of a few images and test them on the others."""
@@ -54,20 +66,21 @@ def fewshot(
 
     if plot is not None:
         check_plot(plot)
-    with steps() as watch:
+    with job_progress() as watch:
         found = run(
             model,
             data,
-            shots=parse_numbers(shots),
+            shots=parse_shots(shots),
             draws=draws,
             seed=seed,
-            methods=None if methods is None else [name.strip() for name in methods.split(",")],
+            methods=split_names(methods),
             kind=kind,
             layer=layer,
             image_size=image_size,
             batch_size=batch_size,
             workers=workers,
             download=download,
+            preprocessing=preprocessing,
             watch=watch,
         )
     if plot is not None:

@@ -6,54 +6,50 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.features import Download
-from vitlab.cli.options import Json
+from vitlab.cli.options import Download, DrawSeed, Json, Model, split_names
 from vitlab.cli.output import print_json, print_left_out, print_line, print_pairs
-from vitlab.cli.progress import steps
+from vitlab.cli.preprocessing import Preparation, states_preprocessing
+from vitlab.cli.progress import job_progress
 
 if TYPE_CHECKING:
     from vitlab.jobs.figures import Figures
 
 
+@states_preprocessing
 def figures(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="A run, a bundle, a weight file, or a name (random weights)."
-        ),
-    ],
+    model: Model,
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for PNG, SVG and JSON.")],
     data: Annotated[
         str,
-        typer.Option(
-            help="Images to look at: a folder, pattern, file, or a dataset's test images."
-        ),
+        typer.Option(help="Images: a folder, pattern, file, or a dataset's test images."),
     ] = "sample",
-    images: Annotated[int, typer.Option(min=1, help="How many of them, drawn at random.")] = 128,
+    images: Annotated[int, typer.Option(min=1, help="Number of images, drawn at random.")] = 128,
     only: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="Of filters, positions, attention-distance, attention-entropy, feature-pca, tsne "
-            "and cka; without: all.",
+            help="filters, positions, attention-distance, attention-entropy, feature-pca, tsne "
+            "or cka; default: all.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    seed: DrawSeed = 0,
     download: Download = False,
+    preprocessing: Preparation = None,
     json: Json = False,
 ) -> None:
     """Draw a model's filters, positions, attention distance and entropy, features and layers."""
     from vitlab.jobs.figures import figures as run
 
-    with steps() as watch:
+    with job_progress() as watch:
         found = run(
             model,
             output,
             data=data,
             images=images,
-            only=None if only is None else [name.strip() for name in only.split(",")],
+            only=split_names(only),
             seed=seed,
             download=download,
+            preprocessing=preprocessing,
             watch=watch,
         )
     for reason in found.lacking.values():
@@ -83,7 +79,7 @@ def _facts(found: "Figures") -> dict[str, Any]:
 
 
 def _lines(found: "Figures", output: Path) -> list[tuple[str, str]]:
-    weights = " (random weights: nothing has been learned)" if found.fresh else ""
+    weights = " (random weights)" if found.fresh else ""
     lines = [("model", f"{found.model}{weights}")]
     if found.images:
         lines.append(("images", f"{found.images:,}"))

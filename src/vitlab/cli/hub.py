@@ -1,4 +1,4 @@
-"""`vitlab pull`: a bundle or a ViT from the Hugging Face hub."""
+"""`vitlab pull` and `vitlab push`: models from and to the Hugging Face hub."""
 
 import sys
 from pathlib import Path
@@ -40,19 +40,18 @@ def pull(
     )
 
 
-# `vitlab push`: a bundle to the Hugging Face hub.
-
-
 def push(
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE|RUN", help="A bundle, or its run.")],
-    address: Annotated[str, typer.Argument(metavar="hf:OWNER/NAME", help="Where it goes.")],
+    address: Annotated[
+        str, typer.Argument(metavar="hf:OWNER/NAME", help="Repository to upload to.")
+    ],
     public: Annotated[
-        bool, typer.Option("--public", help="For everybody to see; without it, private.")
+        bool, typer.Option("--public", help="Make the repository public; default: private.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Upload a bundle and its model card; the token is HF_TOKEN or from `hf auth login`."""
-    from vitlab.jobs.push import push as upload
+    from vitlab.jobs.bundle import push as upload
 
     done = upload(bundle, address, public=public, progress=sys.stderr.isatty())
     if json:

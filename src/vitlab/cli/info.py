@@ -1,4 +1,4 @@
-"""`vitlab info`: the model card of a bundle, a run or a weight file."""
+"""`vitlab info`: the model card of a bundle, a run, a weight file or an exported file."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 
 from vitlab.cli.options import Changes, Json, loading
 from vitlab.cli.output import EscapingConsole, print_json, print_line, print_text, visible_cell
+from vitlab.cli.preprocessing import Preparation, states_preprocessing
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,22 +16,24 @@ if TYPE_CHECKING:
     from vitlab.jobs.card import Card
 
 
+@states_preprocessing
 def info(
     path: Annotated[
         str,
         typer.Argument(metavar="BUNDLE|RUN|WEIGHTS|NAME", help="Folder, file or weights by name."),
     ],
     file: Annotated[
-        Path | None, typer.Argument(help="Where --markdown writes; without it, it prints.")
+        Path | None, typer.Argument(help="File that --markdown writes; default: standard output.")
     ] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Write the card as Markdown, as hubs show it.")
+        bool, typer.Option("--markdown", help="Write the card as Markdown for a hub.")
     ] = False,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Compare the files of a bundle with their digests first."),
     ] = False,
     changes: Changes = None,
+    preprocessing: Preparation = None,
     json: Json = False,
 ) -> None:
     """Show the model card: labels, preprocessing, accuracy, data, licence, cost and files."""
@@ -42,12 +45,12 @@ def info(
     from vitlab.jobs.card import read_card, write_markdown
 
     if verify:
-        from vitlab.jobs.verify import verify as check
+        from vitlab.jobs.bundle import verify as check
 
         files = check(path)
         if not (json or markdown):
             print_line(f"verified: {', '.join(files)}")
-    card = read_card(path, **loading(changes))
+    card = read_card(path, **loading(changes, preprocessing=preprocessing))
     if json:
         print_json(card.to_dict())
     elif not markdown:
@@ -64,10 +67,10 @@ def _show(card: "Card") -> None:
     from vitlab.jobs.card import sections
 
     console = EscapingConsole()
-    told = sections(card)
-    width = max(len(name) for section in told for name, _ in section.rows)
+    shown = sections(card)
+    width = max(len(name) for section in shown for name, _ in section.rows)
     console.print(visible_cell(card.title, "bold"), soft_wrap=True)
-    for section in told:
+    for section in shown:
         print_line()
         console.print(visible_cell(section.title, "bold cyan"), soft_wrap=True)
         if console.is_terminal:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -9,16 +10,18 @@ from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from vitlab import __version__
 from vitlab.cli.benchmark import benchmark
 from vitlab.cli.convert import convert
 from vitlab.cli.data import data
 from vitlab.cli.demo import demo
+from vitlab.cli.doctor import doctor
 from vitlab.cli.evaluate import evaluate
 from vitlab.cli.experiment import experiment
 from vitlab.cli.explain import explain
+from vitlab.cli.explore import explore
 from vitlab.cli.export import export
 from vitlab.cli.features import features
 from vitlab.cli.fewshot import fewshot
@@ -30,30 +33,40 @@ from vitlab.cli.models import models
 from vitlab.cli.output import (
     EscapingFormatter,
     escape_messages,
+    flush_or_discard,
     flush_output,
+    open_closed_streams,
     print_line,
     print_text,
+    shortage_in,
 )
 from vitlab.cli.predict import predict
 from vitlab.cli.pretrain import pretrain
+from vitlab.cli.serve import serve
 from vitlab.cli.similar import similar
-from vitlab.cli.streams import open_closed_streams, settle, shortage_in
 from vitlab.cli.summary import summary
-from vitlab.cli.train import train
+from vitlab.cli.train import TrainCommand, train
 from vitlab.cli.walkthrough import walkthrough
 from vitlab.cli.weights import weights
-from vitlab.errors import VitlabError
+from vitlab.errors import ConfigError, VitlabError
+from vitlab.machine.world import close_world, launched, rank_and_size
 
 PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
-    "First steps": (demo,),
+    "First steps": (demo, doctor),
     "Models and weights": (models, summary, weights, info, convert),
     "Data": (data,),
     "Train": (train, finetune, pretrain, experiment),
     "Predict and evaluate": (predict, evaluate, features, similar, fewshot, benchmark),
-    "Understand": (explain, figures, walkthrough),
-    "Export and share": (export, push, pull),
+    "Understand": (explore, explain, figures, walkthrough),
+    "Export and share": (export, serve, push, pull),
 }
 """Commands in the order of `vitlab --help`."""
+CLASSES: dict[Callable[..., None], type[TyperCommand]] = {train: TrainCommand}
+"""Commands with more help than their docstring and options."""
+SEVERAL = ("train", "finetune", "pretrain", "evaluate", "doctor")
+"""Commands that several processes may work on."""
+LOST = re.compile(r"gloo|nccl|\bpeer\b|socket|TCPStore", re.IGNORECASE)
+"""Messages of torch about a process that does not answer."""
 
 
 def _name(command: Callable[..., None] | typer.Typer) -> str:
@@ -77,7 +90,7 @@ for panel, commands in PANELS.items():
         if isinstance(command, typer.Typer):
             app.add_typer(command, rich_help_panel=panel)
         else:
-            app.command(rich_help_panel=panel)(command)
+            app.command(rich_help_panel=panel, cls=CLASSES.get(command))(command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -97,6 +110,11 @@ def vitlab(
     """Build, train, understand and export Vision Transformers, with weights of many formats."""
     if context.invoked_subcommand is None:
         print_text(context.get_help())
+    elif rank_and_size()[1] > 1 and context.invoked_subcommand not in SEVERAL:
+        raise ConfigError(
+            f"{context.invoked_subcommand} in {rank_and_size()[1]} processes (WORLD_SIZE in the "
+            f"environment); valid for several: {', '.join(SEVERAL)}"
+        )
 
 
 def main() -> None:
@@ -110,7 +128,16 @@ def main() -> None:
         sys.exit(
             _fail("standard output is closed; valid: a terminal, a pipe, a file, /dev/null", 2)
         )
+    if another_rank() is not None:
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
     sys.exit(run(sys.argv[1:]))
+
+
+def another_rank() -> int | None:
+    """Rank of one of several processes that is not the first, the only one that prints."""
+    with suppress(ConfigError):  # which `run` reports
+        return rank_and_size()[0] or None
+    return None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -118,14 +145,15 @@ def run(arguments: Sequence[str]) -> int:
     try:
         with _warnings():
             code = app(args=list(arguments), prog_name="vitlab", standalone_mode=False)
+        close_world()
         flush_output()
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        settle(sys.stdout)
+        flush_or_discard(sys.stdout)
         return 1
     except Exception as error:
-        return _judge(error)
+        return _report(error)
     return code if isinstance(code, int) else 0
 
 
@@ -150,26 +178,31 @@ def _warnings() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def _judge(error: Exception) -> int:
+def _report(error: Exception) -> int:
     """Print an error on one line and return the exit code."""
-    settle(sys.stdout)
+    flush_or_discard(sys.stdout)
     if (shortage := shortage_in(error)) is not None:
         return _fail(shortage, 2)
     if isinstance(error, VitlabError):
         return _fail(str(error), 2)
+    if launched() and isinstance(error, RuntimeError) and LOST.search(str(error)):
+        return _fail("another process of this command ended or cannot be reached", 1)
     if hasattr(error, "format_message"):  # Typer's own: a wrong option, argument or command
         return _fail(error.format_message(), 2)
     if isinstance(error, OSError) and error.filename is not None:
         return _fail(f"{error.filename}: {error.strerror}", 2)
     if os.environ.get("VITLAB_DEBUG") == "1":
         print_text(traceback.format_exc(), end="", file=sys.stderr)
-    told = " ".join(str(error).split())  # other libraries write paragraphs
-    name = type(error).__name__
-    return _fail(f"{name}: {told} (not your mistake: VITLAB_DEBUG=1 shows where; report that)", 1)
+    message = " ".join(str(error).split())  # other libraries write paragraphs
+    kind = type(error).__name__
+    return _fail(f"{kind}: {message} (a bug: report it with the output of VITLAB_DEBUG=1)", 1)
 
 
 def _fail(message: str, code: int) -> int:
+    rank = another_rank()
+    stream = sys.stderr if rank is None else sys.__stderr__
     with suppress(OSError):  # standard error may be closed, full or a broken pipe
-        print_line("error:", message.strip(), file=sys.stderr)
-    settle(sys.stderr)
+        process = [] if rank is None else [f"[process {rank}]"]
+        print_line(*process, "error:", message.strip(), file=stream)
+    flush_or_discard(sys.stderr)
     return code

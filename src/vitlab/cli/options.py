@@ -1,13 +1,19 @@
-"""Options that several commands share, and how their values are written."""
+"""Options and arguments that commands share, each declared once, and the parsers of their values.
 
-from collections.abc import Iterable
+Commands use them as annotations: `json: Json = False`. An option that only one command has is
+declared in the file of that command.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from vitlab.cli.completion import complete_data, complete_model
 from vitlab.config import parse
+from vitlab.errors import ConfigError
 
 Size = int | tuple[int, int]
 
@@ -21,8 +27,13 @@ def parse_size(text: str) -> Size:
     return height if len(parts) == 1 else (height, width)
 
 
+def size_text(size: Size) -> str:
+    """The size as an option takes it."""
+    return str(size) if isinstance(size, int) else "x".join(map(str, size))
+
+
 def parse_batch_size(text: str) -> int | str:
-    """A number of images, or the word that lets one be found."""
+    """A number of images, or `auto`."""
     if text == "auto":
         return text
     if not (text.isdecimal() and int(text)):
@@ -30,15 +41,32 @@ def parse_batch_size(text: str) -> int | str:
     return int(text)
 
 
+def parse_workers(text: str) -> int | str:
+    """A number of processes, or `auto`."""
+    if text == "auto":
+        return text
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is neither a number of processes nor auto")
+    return int(text)
+
+
+def parse_patch(text: str) -> tuple[int, int]:
+    """Row and column of a patch from `3,5`."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+        raise typer.BadParameter(f"{text!r} is not ROW,COLUMN of a patch from 0, such as 3,5")
+    return int(parts[0]), int(parts[1])
+
+
 def parse_words(text: str | tuple[str, ...]) -> tuple[str, ...]:
-    """The names in `a,b`; what is parsed already stays."""
+    """The names in `a,b`; a tuple is parsed already."""
     if isinstance(text, tuple):
         return text
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def parse_numbers(text: str | tuple[int, ...]) -> tuple[int, ...]:
-    """The numbers in `1,8,64`; what is parsed already stays."""
+    """The numbers in `1,8,64`; a tuple is parsed already."""
     if isinstance(text, tuple):
         return text
     words = parse_words(text)
@@ -47,8 +75,13 @@ def parse_numbers(text: str | tuple[int, ...]) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
+def split_names(text: str | None) -> list[str] | None:
+    """The names in `a,b`, empty ones included, so that the job can refuse them."""
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
 def parse_changes(texts: Iterable[str] | None) -> dict[str, str]:
-    """Keys and their new values, still as text."""
+    """Keys of `--set KEY=VALUE` with their values, still as text."""
     changes = {}
     for text in texts or ():
         key, sign, value = text.partition("=")
@@ -60,16 +93,13 @@ def parse_changes(texts: Iterable[str] | None) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trust:
-    """What `--set` takes besides fields of the model's config."""
+    """Keys of `--set` that are not fields of the model's config."""
 
     trust_architecture: bool = False
 
 
-def loading(
-    changes: Iterable[str] | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Keywords for `load_weights`: what `--set` says, and the options that were given."""
+def loading(changes: Iterable[str] | None = None, **options: Any) -> dict[str, Any]:
+    """Keywords for `load_weights`: the values of `--set`, and the options that are not None."""
     texts = parse_changes(changes)
     parsed = {}
     if texts:
@@ -81,6 +111,50 @@ def loading(
     return parsed | {key: value for key, value in options.items() if value is not None}
 
 
+def recipe_changes(
+    texts: list[str] | None,
+    budgets: Mapping[str, float | None],
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Changes of a recipe, as dotted fields: `--set`, the budget and the options given."""
+    given = {key: value for key, value in (options or {}).items() if value is not None}
+    return {**parse_changes(texts), **_budget(budgets), **given}
+
+
+def _budget(budgets: Mapping[str, float | None]) -> dict[str, Any]:
+    given = {name: value for name, value in budgets.items() if value is not None}
+    if len(given) > 1:
+        raise ConfigError(f"--{' and --'.join(given)}: a run has one budget")
+    for name, value in given.items():
+        return {"budget": float(value), "budget_in": name}
+    return {}
+
+
+# All commands.
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, with exact numbers.")]
+Language = Annotated[str, typer.Option(metavar="en|zh", help="Language of the page.")]
+Download = Annotated[bool, typer.Option("--download", help="Fetch the data if it is missing.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
+ContactSheet = Annotated[
+    Path | None, typer.Option(metavar="FILE.png", help="Draw the images into one file.")
+]
+Pattern = Annotated[
+    str, typer.Argument(help="Part of a name, or a glob such as 'vit_*16'; all names without it.")
+]
+
+# Models.
+
+Model = Annotated[
+    str,
+    typer.Argument(help="A run, a bundle, a weight file or a name.", autocompletion=complete_model),
+]
+ModelOrExport = Annotated[
+    str,
+    typer.Argument(
+        help="A run, a bundle, a weight or exported file, or a name.", autocompletion=complete_model
+    ),
+]
 ImageSize = Annotated[
     Any,  # Size | None: Typer knows no unions
     typer.Option(metavar="N|HxW", parser=parse_size, help="Size of the images: 224 or 224x320."),
@@ -105,24 +179,71 @@ MergeTokens = Annotated[
         "--merge-tokens",
         min=0,
         metavar="R",
-        help="Merge the R most alike patches of each block into others: faster, less exact.",
+        help="Merge the R most similar patches of each block into others: faster, less exact.",
     ),
 ]
-EngineOption = Annotated[
+Engine = Annotated[
     str,
     typer.Option(
         "--engine",
         metavar="auto|torch|onnxruntime|openvino|aoti",
-        help="What computes; auto: what suits the model (docs/export.md).",
+        help="Runtime of the model; auto: the fastest that fits it (docs/export.md).",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, with exact numbers.")]
+Layer = Annotated[
+    int | None,
+    typer.Option(help="Output of this block, from 0 or -1; default: after the last LayerNorm."),
+]
+Patch = Annotated[
+    Any,  # tuple[int, int] | None: Typer would want two arguments
+    typer.Option(
+        metavar="ROW,COLUMN", parser=parse_patch, help="Patch whose attention is followed."
+    ),
+]
 
+# Images.
 
-# Options of the commands that train: where to, on what, for how long.
+Images = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="IMAGE|FOLDER|GLOB|DATA-NAME...",
+        help="Images of any of these; sample/test/17 is one image of a dataset.",
+    ),
+]
+Split = Annotated[str, typer.Option(help="Split of --data, as in evaluate.")]
+ImagesAtOnce = Annotated[int, typer.Option("--batch-size", min=1, help="Images at once.")]
+Workers = Annotated[int, typer.Option(min=0, help="Extra processes that decode files.")]
+DrawSeed = Annotated[int, typer.Option("--seed", help="Seed of every random draw.")]
+
+# Work in parts.
+
+InParts = Annotated[
+    bool,
+    typer.Option(
+        "--parts",
+        help="Write parts into OUT.parts; several processes may work on them (docs/predict.md).",
+    ),
+]
+Part = Annotated[
+    str | None,
+    typer.Option("--part", metavar="I/N", help="Compute every N-th part, from the I-th on."),
+]
+Merge = Annotated[
+    Path | None,
+    typer.Option("--merge", metavar="OUT", help="Join the parts of OUT; nothing is computed."),
+]
+# Commands that train.
 
 Out = Annotated[Path, typer.Option(metavar="RUN", help="Folder of the run.")]
-Data = Annotated[str | None, typer.Option(metavar="NAME|FOLDER|CSV", help="What to train on.")]
+TrainingData = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="NAME|FOLDER|ZIP|CSV",
+        help="Images to train on: a dataset, a folder, zip or tar file of classes, or a CSV.",
+        autocompletion=complete_data,
+    ),
+]
 Epochs = Annotated[float | None, typer.Option(help="Budget in epochs.")]
 Steps = Annotated[int | None, typer.Option(help="Budget in updates.")]
 Minutes = Annotated[
@@ -133,19 +254,34 @@ BatchSize = Annotated[
     typer.Option(
         metavar="N|auto",
         parser=parse_batch_size,
-        help="Images of one update; auto: the usual number, or less if memory is short.",
+        help="Images per update; auto: the recipe's number, or fewer if memory is short.",
     ),
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+FindLr = Annotated[
+    bool, typer.Option("--find-lr", help="Find the learning rate by a range test, with a plot.")
+]
+Sam = Annotated[
+    float | None,
+    typer.Option("--sam", metavar="RADIUS", help="Sharpness-aware minimisation, such as 0.05."),
+]
+TrainingWorkers = Annotated[
+    Any,  # int | "auto" | None: Typer knows no unions
+    typer.Option(
+        "--workers",
+        metavar="N|auto",
+        parser=parse_workers,
+        help="Extra processes that decode image files; auto: by the number of cores.",
+    ),
+]
 Balance = Annotated[
     str | None,
     typer.Option(
-        metavar="loss|sampling",
-        help="Let rare classes count as much: weigh them, or draw them oftener.",
+        metavar="loss|sampling", help="Balance classes by weights in the loss or by sampling."
     ),
 ]
 Channels = Annotated[
-    int | None, typer.Option(min=1, help="Channels of the images; else as files have them.")
+    int | None, typer.Option(min=1, help="Channels of the images; default: as in the files.")
 ]
 Settings = Annotated[
     list[str] | None,
@@ -157,7 +293,6 @@ Settings = Annotated[
 ]
 Licence = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Licence of the weights to come, such as CC-BY-4.0."),
+    typer.Option(metavar="NAME", help="Licence of the trained weights, such as CC-BY-4.0."),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
-Download = Annotated[bool, typer.Option("--download", help="Fetch the data if it is missing.")]

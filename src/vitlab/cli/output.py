@@ -4,13 +4,16 @@ Names of files and classes, metadata and error messages come from files and down
 escaped here (`visible`), so that they cannot control the terminal or fake a line.
 """
 
+import errno
 import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import IO, Any
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from rich.bar import Bar
 from rich.box import SIMPLE_HEAD
@@ -20,6 +23,15 @@ from rich.table import Table
 from rich.text import Text
 
 from vitlab.io.text import visible
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+resource: ModuleType | None
+try:  # now, since an import later needs a file descriptor itself
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 WIDE = 10_000
 """Columns of every terminal: nothing in a table is wrapped or cut."""
@@ -99,7 +111,7 @@ def print_json(data: Any) -> None:
 
 
 def flush_output() -> None:
-    """Write what standard output still holds back."""
+    """Flush standard output."""
     with _naming(None):
         sys.stdout.flush()
 
@@ -171,3 +183,77 @@ def print_bars(
         grid.add_row(visible_cell(label, style), bar, visible_cell(f"{probability:.1%}", style))
     console.print(visible_cell(title, "dim"), soft_wrap=True)
     console.print(grid)
+
+
+UPPER_HALF = "▀"
+
+
+def thumbnail(image: "ndarray[Any, Any]", side: int) -> Text:
+    """An image [H, W, 3] as `side` columns and `side / 2` lines of half blocks in true colour."""
+    import numpy as np
+    from PIL import Image
+    from rich.color import Color
+    from rich.style import Style
+
+    small = np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BOX))
+    text = Text(no_wrap=True)
+    for row in range(0, side, 2):
+        for upper, lower in zip(small[row].tolist(), small[row + 1].tolist(), strict=True):
+            style = Style(color=Color.from_rgb(*upper), bgcolor=Color.from_rgb(*lower))
+            text.append(UPPER_HALF, style)
+        text.append("\n")
+    text.rstrip()
+    return text
+
+
+# Standard streams that are closed, full or broken.
+
+
+def open_closed_streams() -> None:
+    """Open the null device in place of closed standard streams.
+
+    Otherwise the next file that is opened gets the number of a standard stream, and everything
+    that is printed goes into it.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            stream = open(number, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
+def flush_or_discard(stream: TextIO) -> None:
+    """Flush a stream, or discard its buffer if that fails.
+
+    Otherwise the interpreter tries again when it ends, and ends with a code of its own.
+    """
+    try:
+        stream.flush()
+    except OSError:
+        with suppress(OSError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+
+
+TOO_MANY_FILES = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+NO_MORE = (errno.EAGAIN, errno.ENOMEM)
+"""No further process, or no memory for it."""
+
+
+def shortage_in(error: Exception) -> str | None:
+    """Describe the shortage behind an error, and the remedy; None for any other error."""
+    if any(words in str(error) for words in TOO_MANY_FILES):
+        return f"too many open files: {_limit()}raise it, or use fewer workers"
+    if isinstance(error, OSError) and error.filename is None:
+        return error.strerror if error.errno in (*NO_ROOM, *NO_MORE) else None
+    return None
+
+
+def _limit() -> str:
+    if resource is None:
+        return "the system allows no more; "
+    return f"the limit is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,} (ulimit -n); "

@@ -1,47 +1,60 @@
-"""`vitlab predict`: what is on these images."""
+"""`vitlab predict`: labels or values of images."""
 
 import json as json_module
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vitlab.cli.completion import complete_model
 from vitlab.cli.options import (
     Changes,
     ClassLabels,
-    EngineOption,
+    ContactSheet,
+    Engine,
+    ImageSize,
+    InParts,
     Json,
+    Merge,
     MergeTokens,
+    Part,
     loading,
 )
-from vitlab.cli.output import EscapingConsole, print_json, print_line, print_table, print_text
+from vitlab.cli.output import print_bars, print_json, print_line, print_table, print_text
+from vitlab.cli.preprocessing import Preparation, states_preprocessing
+from vitlab.cli.progress import image_progress
 from vitlab.config import to_dict
 from vitlab.task import THRESHOLD
 
 if TYPE_CHECKING:
     from vitlab.classify.predictor import Prediction
-    from vitlab.jobs.predict import Predicted, Watch
+    from vitlab.jobs.predict import Predicted
 
 TOP = 5
 SOME_FAILED = 3
-"""Exit code of a job that is finished, but for images that could not be read."""
+"""Exit code if some images could not be read."""
 
 
+@states_preprocessing
 def predict(
     model: Annotated[
-        str, typer.Argument(help="A run, a bundle, a weight or exported file, or weights by name.")
-    ],
-    images: Annotated[
-        list[str],
+        str | None,
         typer.Argument(
-            metavar="IMAGE|FOLDER|GLOB|-...",
-            help="Image files, folders (at any depth), quoted patterns such as 'a/**/*.png', or - "
-            "for standard input: an image, or one path a line.",
+            help="A run, a bundle, a weight or exported file, or a name.",
+            autocompletion=complete_model,
         ),
-    ],
+    ] = None,
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="IMAGE|FOLDER|GLOB|SHARDS|@FILE|-...",
+            help="Image files, folders (at any depth), quoted patterns such as 'a/**/*.png', "
+            "shards or tables, @FILE with one path a line, or - for standard input: an image, or "
+            "one path a line.",
+        ),
+    ] = None,
     top: Annotated[
         int | None,
         typer.Option(
@@ -54,8 +67,7 @@ def predict(
             min=0,
             max=1,
             metavar="P",
-            help="Probability from which on a multi-label model's label is said to be present: "
-            f"{THRESHOLD}.",
+            help=f"Smallest probability of a label of a multi-label model: {THRESHOLD}.",
         ),
     ] = None,
     output: Annotated[
@@ -66,33 +78,60 @@ def predict(
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Begin --output anew, whatever it holds.")
+        bool, typer.Option("--overwrite", help="Overwrite --output instead of continuing it.")
     ] = False,
-    contact_sheet: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw the images with their labels.")
-    ] = None,
+    contact_sheet: ContactSheet = None,
     labels: ClassLabels = None,
+    image_size: ImageSize = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images at once; else what suits model and machine.")
+        int | None, typer.Option(min=1, help="Images at once; default: by model and machine.")
     ] = None,
     merge_tokens: MergeTokens = 0,
     max_pixels: Annotated[
         int | None,
-        typer.Option(min=1, help="Refuse larger images (else VITLAB_MAX_PIXELS)."),
+        typer.Option(min=1, help="Largest image; default: VITLAB_MAX_PIXELS."),
     ] = None,
-    engine: EngineOption = "auto",
+    engine: Engine = "auto",
+    parts: InParts = False,
+    part: Part = None,
+    merge: Merge = None,
     changes: Changes = None,
+    preprocessing: Preparation = None,
     json: Json = False,
 ) -> None:
     """Predict the labels of images; unreadable images are listed and skipped.
 
-    Exit code: 0 all done, 3 done but for images that cannot be read, 2 a mistake of yours (such as
-    a single image that cannot be read; nothing is written), 1 a fault of ours.
+    Exit code: 0 all done, 3 done except for images that cannot be read, 2 a user error (such as
+    a single image that cannot be read; nothing is written), 1 a bug.
     """
+    printer = _Printer(json=json, quiet=output is not None or merge is not None, top=top)
+    if merge is not None:
+        _merge(merge, (model, output, images), printer)
+        return
+    if model is None or not images:
+        raise typer.BadParameter("Missing argument: MODEL and images, or --merge OUT")
+    if parts or part is not None:
+        _in_parts(
+            printer,
+            model,
+            images,
+            output=output,
+            alone=(contact_sheet,),
+            part=part,
+            top=top or TOP,
+            threshold=threshold,
+            overwrite=overwrite,
+            labels=labels,
+            batch_size=batch_size,
+            merge_tokens=merge_tokens,
+            max_pixels=max_pixels,
+            engine=engine,
+            **loading(changes, image_size=image_size, preprocessing=preprocessing),
+        )
+        return
     from vitlab.jobs.predict import predict as run
 
-    printer = _Printer(json=json, quiet=output is not None, top=top)
-    with _progress(shown=output is not None) as watch:
+    with image_progress(shown=output is not None) as watch:
         found = run(
             model,
             images,
@@ -108,28 +147,70 @@ def predict(
             engine=engine,
             each=printer.take,
             watch=watch,
-            **loading(changes),
+            **loading(changes, image_size=image_size, preprocessing=preprocessing),
         )
     printer.end(found, output, contact_sheet)
     if found.failed:
         raise typer.Exit(SOME_FAILED)
 
 
+def _in_parts(
+    printer: "_Printer",
+    model: str,
+    images: list[str],
+    *,
+    output: Path | None,
+    alone: tuple[object, ...],
+    part: str | None,
+    **options: Any,
+) -> None:
+    """Compute the parts of this process."""
+    from vitlab.errors import ConfigError
+    from vitlab.jobs.predict_parts import predict_parts
+
+    if output is None:
+        raise ConfigError("parts need --output FILE.csv, .jsonl or .parquet")
+    if any(option is not None for option in alone):
+        raise ConfigError("parts take no --contact-sheet")
+    with image_progress() as watch:
+        found = predict_parts(
+            model, images, output=output, part=part, each=printer.take, watch=watch, **options
+        )
+    printer.end(found, output.with_name(f"{output.name}.parts"), None)
+    if found.failed:
+        raise typer.Exit(SOME_FAILED)
+
+
+def _merge(output: Path, others: tuple[object, ...], printer: "_Printer") -> None:
+    """Join the parts of an output."""
+    from vitlab.errors import ConfigError
+    from vitlab.jobs.predict_parts import merge_predictions
+
+    if any(others):
+        raise ConfigError("--merge OUT takes no model, images or --output")
+    found = merge_predictions(output)
+    printer.end(found, output, None)
+    if found.failed:
+        raise typer.Exit(SOME_FAILED)
+
+
 class _Printer:
-    """Predictions on the screen as they come; the first waits until it is known to be the only."""
+    """Prints predictions as they come; the first waits, since a lone one is shown in detail."""
 
     def __init__(self, *, json: bool, quiet: bool, top: int | None) -> None:
         self._json = json
         self._quiet = quiet
         self._top = top
         self._count = 0
+        self._errors: Counter[str] = Counter()
         self._first: Prediction | None = None
 
     def take(self, prediction: "Prediction") -> None:
-        """One more."""
+        """Print one prediction."""
         self._count += 1
         if prediction.error is not None:
             print_line(f"error: {prediction.path}: {prediction.error}", file=sys.stderr)
+            self._errors[prediction.error] += 1
         if self._quiet:
             return
         if self._json:
@@ -141,7 +222,10 @@ class _Printer:
             self._line(prediction)
 
     def end(self, found: "Predicted", output: Path | None, sheet: Path | None) -> None:
-        """That was all of them."""
+        """Print the end, once all predictions are in."""
+        for error, count in self._errors.most_common():
+            if count > 1 and "which needs pip install" in error:  # one remedy for many images
+                print_line(f"{count:,} images: {error}", file=sys.stderr)
         if self._json:
             print_json(_facts(found, output, sheet)) if self._quiet else print_text("\n]")
             return
@@ -158,12 +242,10 @@ class _Printer:
         if prediction.label is None:  # values, or no label at all
             print_table(
                 ("image", "value"),
-                ((str(prediction.path), told) for told in prediction.answers or ("no label",)),
+                ((str(prediction.path), text) for text in prediction.answers or ("no label",)),
             )
             return
         if sys.stdout.isatty():
-            from vitlab.cli.output import print_bars
-
             print_bars(str(prediction.path), prediction.top)
             return
         print_table(
@@ -202,27 +284,3 @@ def _facts(found: "Predicted", output: Path | None, sheet: Path | None) -> dict[
         "contact_sheet": None if sheet is None else str(sheet),
         **to_dict(found),
     }
-
-
-@contextmanager
-def _progress(*, shown: bool) -> "Iterator[Watch | None]":
-    """A bar with an estimate on a terminal, where nothing else is printed."""
-    if not shown:
-        yield None
-        return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    console = EscapingConsole(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

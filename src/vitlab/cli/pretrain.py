@@ -1,4 +1,4 @@
-"""`vitlab pretrain`: an encoder from images without labels."""
+"""`vitlab pretrain`: train an encoder on images without labels."""
 
 from typing import Annotated, Any
 
@@ -7,19 +7,24 @@ import typer
 from vitlab.cli.options import (
     BatchSize,
     Channels,
-    Data,
     Download,
     Epochs,
+    FindLr,
     Json,
+    Language,
     Licence,
     Minutes,
     Out,
     Resume,
+    Sam,
     Seed,
     Settings,
     Steps,
+    TrainingData,
+    TrainingWorkers,
+    recipe_changes,
 )
-from vitlab.cli.train import budget, gather_changes, show_run
+from vitlab.cli.train import show_run
 from vitlab.errors import ConfigError
 
 
@@ -29,15 +34,15 @@ def pretrain(
         str | None,
         typer.Option(
             metavar="masked-patch|mae",
-            help="Tell mean colours of corrupted patches, or draw left-out ones; else mae.",
+            help="Predict mean colours of masked patches, or their pixels; default: mae.",
         ),
     ] = None,
-    data: Data = None,
+    data: TrainingData = None,
     epochs: Epochs = None,
     steps: Steps = None,
     minutes: Minutes = None,
     mask: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Share of the patches that is hidden.")
+        float | None, typer.Option(metavar="SHARE", help="Share of the patches that are masked.")
     ] = None,
     decoder_width: Annotated[
         int | None, typer.Option(metavar="N", help="Width of mae's decoder.")
@@ -47,23 +52,29 @@ def pretrain(
     ] = None,
     batch_size: BatchSize = None,
     seed: Seed = None,
+    find_lr: FindLr = False,
+    sam: Sam = None,
+    workers: TrainingWorkers = None,
     channels: Channels = None,
     changes: Settings = None,
     licence: Licence = None,
     resume: Resume = False,
     download: Download = False,
+    language: Language = "en",
     json: Json = False,
 ) -> None:
     """Pretrain a model on images without labels, for `vitlab finetune --from RUN`."""
-    from vitlab.jobs.pretrain import pretrain as run_pretraining
+    from vitlab.jobs.train import pretrain as run_pretraining
 
-    wanted = gather_changes(
+    wanted = recipe_changes(
         changes,
-        budget(epochs=epochs, steps=steps, minutes=minutes),
+        {"epochs": epochs, "steps": steps, "minutes": minutes},
         {
-            **_of_objective(objective, mask, decoder_width, decoder_depth),
+            **_objective_changes(objective, mask, decoder_width, decoder_depth),
             "batch_size": batch_size,
             "seed": seed,
+            "optimizer.sam": sam,
+            "workers": workers,
             "model.channels": channels,
         },
     )
@@ -73,20 +84,22 @@ def pretrain(
             data=data,
             out=out,
             changes=wanted,
+            find_lr=find_lr,
             resume=resume,
             download=download,
             licence=licence,
             watcher=watcher,
         ),
         out,
+        language=language,
         json=json,
     )
 
 
-def _of_objective(
+def _objective_changes(
     objective: str | None, mask: float | None, width: int | None, depth: int | None
 ) -> dict[str, Any]:
-    """Options by the names of their settings."""
+    """Changes of the recipe by the options of the objective."""
     if objective == "masked-patch":
         if width is not None or depth is not None:
             raise ConfigError("--decoder-width and --decoder-depth: masked-patch has no decoder")

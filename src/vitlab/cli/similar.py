@@ -1,29 +1,28 @@
-"""`vitlab similar`: the images most like one."""
+"""`vitlab similar`: the images most similar to one."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from vitlab.cli.options import ImageSize, Json
+from vitlab.cli.options import ContactSheet, ImageSize, Json
 from vitlab.cli.output import print_json, print_line, print_table
-from vitlab.cli.progress import steps
+from vitlab.cli.preprocessing import Preparation, states_preprocessing
+from vitlab.cli.progress import job_progress
 from vitlab.config import to_dict
 
 
+@states_preprocessing
 def similar(
     features: Annotated[
-        Path, typer.Argument(metavar="FEATURES", help="What `vitlab features` wrote.")
+        Path, typer.Argument(metavar="FEATURES", help="File written by `vitlab features`.")
     ],
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image file.")],
     top: Annotated[int, typer.Option(min=1, help="Images to show.")] = 10,
-    model: Annotated[
-        str | None, typer.Option(help="Where the model lies now, if it has moved.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="New path of the model, if it moved.")] = None,
     image_size: ImageSize = None,
-    contact_sheet: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Write a picture of them.")
-    ] = None,
+    contact_sheet: ContactSheet = None,
+    preprocessing: Preparation = None,
     json: Json = False,
 ) -> None:
     """Find the images with the most similar features (cosine similarity)."""
@@ -32,8 +31,16 @@ def similar(
 
     if contact_sheet is not None:
         check_sheet(contact_sheet)
-    with steps() as watch:
-        found = search(features, image, top=top, model=model, image_size=image_size, watch=watch)
+    with job_progress() as watch:
+        found = search(
+            features,
+            image,
+            top=top,
+            model=model,
+            image_size=image_size,
+            preprocessing=preprocessing,
+            watch=watch,
+        )
     if contact_sheet is not None:
         write_sheet(found, contact_sheet)
     if json:

@@ -1,67 +1,98 @@
-"""`vitlab train`: a recipe, data, and a folder for what comes of it."""
+"""`vitlab train`: train a model by a recipe, into the folder of a run."""
 
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from vitlab.cli.judged import headline, pretraining_headline
-from vitlab.cli.live import live_view
+from vitlab.cli.completion import complete_recipe
+from vitlab.cli.metrics import pretraining_headline
 from vitlab.cli.options import (
     Balance,
     BatchSize,
     Channels,
-    Data,
     Download,
     Epochs,
+    FindLr,
     Json,
+    Language,
     Licence,
     Minutes,
     Out,
     Resume,
+    Sam,
     Seed,
     Settings,
     Steps,
-    parse_changes,
+    TrainingData,
+    TrainingWorkers,
+    recipe_changes,
 )
 from vitlab.cli.output import print_json, print_line
-from vitlab.errors import ConfigError, Interrupted
+from vitlab.cli.progress import run_with_progress
 
 if TYPE_CHECKING:
-    from vitlab.jobs.run import Watcher
-    from vitlab.jobs.run_result import Run
+    from vitlab.jobs.run_result import RunResult
+    from vitlab.jobs.training_run import Watcher
+
+
+class TrainCommand(TyperCommand):
+    """The command with the recipes in its help, read only when the help is shown."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with a paragraph per recipe at its end."""
+        from vitlab.training.recipes.from_scratch import described
+
+        listed = (f"{name}: {text} {found or ''}".rstrip() for name, text, found in described())
+        self.epilog = "\n\n".join((RECIPES, *listed, LARGER))
+        super().format_help(ctx, formatter)
+
+
+RECIPES = "Recipes, with test accuracies as measured (docs/experiments.md):"
+LARGER = (
+    "ImageNet has no recipe: 300 epochs of vit_ti16 are 2,900 PFLOPs, 16,000 times cifar10_30min. "
+    "Start from published weights instead: vitlab finetune --from vit_ti16.deit --download."
+)
 
 
 def train(
     out: Out,
-    recipe: Annotated[str, typer.Argument(help="A recipe's name.")] = "default",
-    data: Data = None,
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe's name.", autocompletion=complete_recipe)
+    ] = "default",
+    data: TrainingData = None,
     epochs: Epochs = None,
     steps: Steps = None,
     minutes: Minutes = None,
     batch_size: BatchSize = None,
     seed: Seed = None,
     balance: Balance = None,
+    find_lr: FindLr = False,
+    sam: Sam = None,
+    workers: TrainingWorkers = None,
     channels: Channels = None,
     changes: Settings = None,
     licence: Licence = None,
     resume: Resume = False,
     download: Download = False,
+    language: Language = "en",
     json: Json = False,
 ) -> None:
     """Train a model; an interrupted run continues with --resume."""
     from vitlab.jobs.train import train as run_training
 
-    wanted = gather_changes(
+    wanted = recipe_changes(
         changes,
-        budget(epochs=epochs, steps=steps, minutes=minutes),
+        {"epochs": epochs, "steps": steps, "minutes": minutes},
         {
             "batch_size": batch_size,
             "seed": seed,
             "balance": balance,
+            "optimizer.sam": sam,
+            "workers": workers,
             "model.channels": channels,
         },
     )
@@ -71,33 +102,26 @@ def train(
             data=data,
             out=out,
             changes=wanted,
+            find_lr=find_lr,
             resume=resume,
             download=download,
             licence=licence,
             watcher=watcher,
         ),
         out,
+        language=language,
         json=json,
     )
 
 
-def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
-    """Do a job in sight of the user, and print what came of it."""
-    from vitlab.jobs.run import Watcher
-    from vitlab.jobs.run_folder import resume_command
+def show_run(
+    job: "Callable[[Watcher], RunResult]", out: Path, *, language: str, json: bool
+) -> None:
+    """Run a training job with progress and print its result; `language` is that of the report."""
+    from vitlab.report.language import speaking
 
-    with live_view(sys.stderr if json else sys.stdout) as view:
-        watcher = Watcher(
-            begin=lambda plan, files: view.begin(plan),
-            metric=view.metric,
-            files=view.files,
-            note=view.note,
-        )
-        try:
-            run = job(watcher)
-        except Interrupted as stop:
-            print_line(f"{stop}; continue: {resume_command(out)}", file=sys.stderr)
-            raise typer.Exit(128 + stop.signal) from None
+    with speaking(language):
+        run = run_with_progress(job, out, json=json)
     if json:
         files = {"bundle": str(run.bundle), "report": str(run.report)}
         counts = {name: found.to_dict() for name, found in run.counts.items()}
@@ -111,10 +135,10 @@ def show_run(job: "Callable[[Watcher], Run]", out: Path, *, json: bool) -> None:
         print_line(f"next:   {_next(run, out)}")
 
 
-def _first_lines(run: "Run") -> Iterator[str]:
-    """What the model is worth, where anything tells."""
+def _first_lines(run: "RunResult") -> Iterator[str]:
+    """Metrics and counts of the test images, if there are any."""
     if run.evaluation is not None:
-        yield f"{run.split} {headline(run.evaluation)}"
+        yield f"{run.split} {run.evaluation.headline}"
         counts = ", ".join(f"{name} {found.text}" for name, found in run.counts.items())
         yield f"images: {counts}"
         for sentence in run.absent:
@@ -123,34 +147,16 @@ def _first_lines(run: "Run") -> Iterator[str]:
         yield pretraining_headline(run.split, run.metrics)
 
 
-def _next(run: "Run", out: Path) -> str:
+def _next(run: "RunResult", out: Path) -> str:
     if run.evaluation is not None:
         return f"{shlex.join(['vitlab', 'predict', str(out)])} IMAGE|FOLDER"
     return f"{shlex.join(['vitlab', 'finetune', '--from', str(out)])} --data FOLDER --out RUN"
 
 
-def cost_line(run: "Run") -> str:
-    """What the training took, all interruptions included."""
-    from vitlab.report.html import duration, in_pflops
+def cost_line(run: "RunResult") -> str:
+    """Compute, time, images and steps of the training, over all interruptions."""
+    from vitlab.report.numbers import duration, in_pflops
 
     spent = run.compute
     seen = f"{spent.images:,} images in {spent.steps:,} steps"
     return f"{in_pflops(spent.flops)} in {duration(spent.seconds)} ({seen})"
-
-
-def gather_changes(
-    texts: list[str] | None, of_budget: Mapping[str, Any], options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What the options of a command change, as dotted fields."""
-    given = {key: value for key, value in options.items() if value is not None}
-    return {**parse_changes(texts), **of_budget, **given}
-
-
-def budget(**budgets: float | None) -> dict[str, Any]:
-    """The one budget that was given, if any, as changes of a recipe."""
-    given = {name: value for name, value in budgets.items() if value is not None}
-    if len(given) > 1:
-        raise ConfigError(f"--{' and --'.join(given)}: a run has one budget")
-    for name, value in given.items():
-        return {"budget": float(value), "budget_in": name}
-    return {}

@@ -1,49 +1,49 @@
-"""`vitlab walkthrough`: one image through one head, as a page to read."""
+"""`vitlab walkthrough`: one image from pixels to probabilities, as a page."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from vitlab.cli.options import Json
+from vitlab.cli.options import Json, Language, Patch
 from vitlab.cli.output import print_json, print_pairs
+from vitlab.cli.preprocessing import Preparation, states_preprocessing
 
 
-def parse_token(text: str) -> tuple[int, int]:
-    """Row and column of a patch from `3,4`."""
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
-        raise typer.BadParameter(f"{text!r} is not ROW,COLUMN of a patch, such as 3,4")
-    return int(parts[0]), int(parts[1])
-
-
+@states_preprocessing
 def walkthrough(
     image: Annotated[
         str, typer.Argument(metavar="IMAGE", help="A file, or one of a dataset: sample/test/17.")
     ],
     model: Annotated[
         str | None,
-        typer.Option(help="A run, a bundle, a weight file, or a name (random weights)."),
+        typer.Option(help="A run, a bundle, a weight file, or a name; default: cifar10."),
     ] = None,
-    output: Annotated[Path, typer.Option(metavar="PAGE.html", help="Where the page goes.")] = Path(
+    output: Annotated[Path, typer.Option(metavar="PAGE.html", help="Page to write.")] = Path(
         "walkthrough.html"
     ),
     layer: Annotated[int, typer.Option(help="Block to follow, from 0; -1 is the last.")] = 0,
     head: Annotated[int, typer.Option(help="Head of that block, from 0.")] = 0,
-    token: Annotated[
-        Any,  # tuple[int, int] | None: Typer knows no unions
-        typer.Option(
-            metavar="ROW,COLUMN", parser=parse_token, help="Patch that asks; without: the middle."
-        ),
-    ] = None,
+    token: Patch = None,
+    language: Language = "en",
+    preprocessing: Preparation = None,
     json: Json = False,
 ) -> None:
-    """Follow the computation of one attention head with real numbers, from pixels to output."""
+    """Follow one image through a model with real numbers, from pixels to probabilities."""
     from vitlab.jobs.walkthrough import DEFAULT_MODEL
     from vitlab.jobs.walkthrough import walkthrough as run
 
     chosen = DEFAULT_MODEL if model is None else model
-    found = run(image, output, model=chosen, layer=layer, head=head, token=token)
+    found = run(
+        image,
+        output,
+        model=chosen,
+        layer=layer,
+        head=head,
+        token=token,
+        preprocessing=preprocessing,
+        language=language,
+    )
     walk = found.walk
     row, column = divmod(walk.query - walk.prefix, walk.grid[1])
     facts = {
@@ -59,12 +59,12 @@ def walkthrough(
     if json:
         print_json(facts)
         return
-    weights = " (random weights: nothing has been learned)" if found.fresh else ""
+    weights = " (random weights)" if found.fresh else ""
     print_pairs(
         [
             ("model", f"{found.model}{weights}"),
             ("followed", f"patch {row},{column} in head {walk.number} of block {walk.layer}"),
-            ("checked", f"the model's own attention differs by {walk.difference:.1e} at most"),
+            ("checked", f"the model's own results differ by {walk.difference:.1e} at most"),
             ("page", str(found.output)),
         ]
     )

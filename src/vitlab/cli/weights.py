@@ -1,19 +1,21 @@
-"""`vitlab weights`: trained weights that have a name, inside the package or published."""
+"""`vitlab weights`: list trained weights, bundled and published, and download them."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vitlab.cli.completion import complete_weights
 from vitlab.cli.models import matching
-from vitlab.cli.options import Json
+from vitlab.cli.options import Json, Pattern
 from vitlab.cli.output import human, print_json, print_line, print_table, print_text
+from vitlab.cli.progress import download_progress
 from vitlab.errors import WeightsError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vitlab.weights.published import Checkpoint
+    from vitlab.weights.resolve import Checkpoint
 
 weights = typer.Typer(name="weights")
 
@@ -27,15 +29,11 @@ def describe(context: typer.Context) -> None:
 
 @weights.command("list")
 def list_(
-    pattern: Annotated[
-        str,
-        typer.Argument(help="Part of a name, or a glob such as 'vit_b16*'; all names without it."),
-    ] = "",
+    pattern: Pattern = "",
     json: Json = False,
 ) -> None:
     """List bundled models and published checkpoints, and where they are stored."""
-    from vitlab.weights.bundled import bundled_models
-    from vitlab.weights.published import checkpoints
+    from vitlab.weights.resolve import bundled_models, checkpoints
 
     inside, known = bundled_models(), checkpoints()
     found = [
@@ -63,9 +61,9 @@ def list_(
 
 
 def _describe_bundled(name: str, folder: "Path") -> dict[str, Any]:
-    """What is told of a checkpoint, of a model inside the package."""
-    from vitlab.weights.bundle_files import WEIGHTS, read_bundle_config
-    from vitlab.weights.bundled import short_name
+    """Description of a bundled model, with the keys of a published checkpoint."""
+    from vitlab.weights.bundle import WEIGHTS, read_bundle_config
+    from vitlab.weights.resolve import short_name
 
     stored = read_bundle_config(folder)
     return {
@@ -99,19 +97,22 @@ def _describe(checkpoint: "Checkpoint") -> dict[str, Any]:
 
 @weights.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="A name, as `vitlab weights list` has it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A name, as `vitlab weights list` has it.", autocompletion=complete_weights
+        ),
+    ],
     json: Json = False,
 ) -> None:
     """Download a checkpoint once and verify it as far as its publisher allows."""
-    from vitlab.cli.progress import showing
-    from vitlab.weights.bundled import bundled_name
     from vitlab.weights.fetch import fetch as get
-    from vitlab.weights.published import checkpoint
+    from vitlab.weights.resolve import bundled_name, checkpoint
 
     if bundled_name(name) is not None:
         raise WeightsError(f"{name} is part of the package: nothing to fetch; use it by its name")
     wanted = checkpoint(name)
-    with showing(sys.stderr) as progress:
+    with download_progress(sys.stderr) as progress:
         fetched = get(wanted, progress)
     size = fetched.path.stat().st_size
     if json:
@@ -130,7 +131,7 @@ def fetch(
         print_line(f"{name} is in {fetched.path} ({human(size)}B, {wanted.licence})")
         print_line(_verified(wanted, fetched.sha256))
     else:
-        print_line(f"{name} is in {fetched.path} already")
+        print_line(f"{name} is already in {fetched.path}")
 
 
 def _verified(checkpoint: "Checkpoint", digest: str) -> str:

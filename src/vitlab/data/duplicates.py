@@ -23,11 +23,21 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from vitlab.data.images import ArraySet, FileSet, ImageSet
+from vitlab.data.images import ArraySet, FileSet, ImageSet, StoredSet
 from vitlab.errors import DataError
-from vitlab.images.bands import is_array, is_tiff
-from vitlab.images.decode import UPRIGHT, check_regular, plain, reason_of
-from vitlab.images.open import check_pixels, check_single, open_image
+from vitlab.images.decode import UPRIGHT, plain
+from vitlab.images.open import (
+    ImageFile,
+    as_file,
+    check_pixels,
+    check_regular,
+    check_single,
+    is_array,
+    is_tiff,
+    open_image,
+    opened,
+    reason_of,
+)
 from vitlab.images.preprocessing import ORIENTATION, read_bands
 from vitlab.images.statistics import own_white, shown, spread
 from vitlab.io.download import file_digest
@@ -54,19 +64,19 @@ Watch = Callable[[int, int], None]
 def same_arrays(images: UInt8[Tensor, "N C H W"]) -> list[list[int]]:
     """Indices of equal images, group by group."""
     rows = images.contiguous().numpy().reshape(len(images), -1)
-    return _same(hashlib.blake2b(row.data, digest_size=16).digest() for row in rows)
+    return equal_keys(hashlib.blake2b(row.data, digest_size=16).digest() for row in rows)
 
 
 def same_files(paths: Sequence[Path]) -> list[list[int]]:
     """Indices of files of equal content, group by group; only files of equal size are read."""
     found = []
-    for candidates in _same(_size(path) for path in paths):
-        groups = _same(_content(paths[i]) for i in candidates)
+    for candidates in equal_keys(_size(path) for path in paths):
+        groups = equal_keys(_content(paths[i]) for i in candidates)
         found += [[candidates[i] for i in group] for group in groups]
     return found
 
 
-def _same(keys: Iterable[Hashable]) -> list[list[int]]:
+def equal_keys(keys: Iterable[Hashable]) -> list[list[int]]:
     """Positions of the keys that occur more than once; None equals nothing."""
     places: defaultdict[Hashable, list[int]] = defaultdict(list)
     for i, key in enumerate(keys):
@@ -119,40 +129,41 @@ def _average(grey: NDArray[np.int32], axis: int) -> NDArray[np.int32]:
 
 
 def file_thumbnails(
-    paths: Sequence[Path], watch: Watch = lambda done, total: None
+    sources: Sequence[ImageFile], watch: Watch = lambda done, total: None
 ) -> tuple[Thumbnails, dict[int, str]]:
     """Grey levels `[N, SIDE, SIDE]` of readable files; reasons for the others."""
     found: list[Thumbnails | str] = []
     with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
         warnings.simplefilter("ignore")  # Pillow's, about damage that it can repair
-        for start in range(0, len(paths), FILES):
-            watch(start, len(paths))
-            found += pool.map(_thumbnail, paths[start : start + FILES])
-    watch(len(paths), len(paths))
+        for start in range(0, len(sources), FILES):
+            watch(start, len(sources))
+            found += pool.map(_thumbnail, sources[start : start + FILES])
+    watch(len(sources), len(sources))
     reasons = {i: reason for i, reason in enumerate(found) if isinstance(reason, str)}
     small = [thumbnail for thumbnail in found if not isinstance(thumbnail, str)]
     return np.array(small, np.uint8).reshape(-1, SIDE, SIDE), reasons
 
 
-def check_readable(where: object, paths: Sequence[Path]) -> None:
+def check_readable(where: object, sources: Sequence[ImageFile]) -> None:
     """Raise early for a set if none of a sample of its files can be read."""
-    some = spread(paths, TRIED)
+    some = spread(sources, TRIED)
     _, reasons = file_thumbnails(some)
     if some and len(reasons) == len(some):
         found = f"none of {len(some)} images looked at in {where} can be read"
-        raise DataError(f"{found}; one is {some[0]}: {reasons[0]}")
+        raise DataError(f"{found}; one is {os.fspath(some[0])}: {reasons[0]}")
 
 
-def _thumbnail(path: Path) -> Thumbnails | str:
+def _thumbnail(source: ImageFile) -> Thumbnails | str:
     try:
-        check_regular(os.fspath(path))
-        if is_array(path) or is_tiff(path):  # Pillow loses bands or depth of some, or fails
-            return grey(shown(path))
-        with open_image(path) as image:
+        if is_array(source) or is_tiff(source):  # Pillow loses bands or depth of some, or fails
+            with as_file(source) as path:
+                check_regular(path)
+                return grey(shown(Path(path)))
+        with open_image(opened(source)) as image:
             check_single(image)
             return thumbnail(image)
     except Exception as error:  # decoders of damaged files raise nearly anything
-        return reason_of(error, str(path))
+        return reason_of(error, os.fspath(source))
 
 
 def thumbnail(image: Image.Image) -> Thumbnails:
@@ -198,26 +209,35 @@ log = logging.getLogger(__name__)
 
 def duplicate_groups(data: ImageSet) -> Int[Tensor, " N"]:
     """For each image the index of its first duplicate, direct or by links."""
-    found = compare_files(data.paths)[0] if isinstance(data, FileSet) else _compare_arrays(data)
+    found = _compare_arrays(data) if isinstance(data, ArraySet) else compare_files(data)[0]
     return torch.from_numpy(found)
 
 
 def compare_files(
-    paths: Sequence[Path], watch: Watch = lambda done, total: None
+    data: StoredSet, watch: Watch = lambda done, total: None
 ) -> tuple[Numbers, dict[int, str]]:
     """Groups of files, and the reasons of those that cannot be read."""
-    groups = _united(len(paths), same_files(paths))
-    if _too_many(len(paths)):
+    groups = exact_groups(data)
+    if _too_many(len(data)):
         return groups, {}
     # The first of exact duplicates represents all.
     which = np.unique(groups)
-    small, reasons = file_thumbnails([paths[i] for i in which], watch)
+    small, reasons = file_thumbnails([data.source(i) for i in which.tolist()], watch)
     bad = {int(which[place]): reason for place, reason in reasons.items()}
     readable = np.delete(which, list(reasons))
     broken = {i: bad[first] for i, first in enumerate(groups.tolist()) if first in bad}
     if len(readable):
-        groups = join_near(groups, readable, describe(small))
+        groups = join_alike(groups, readable, small)
     return groups, broken
+
+
+def exact_groups(data: StoredSet) -> Numbers:
+    """For each image the index of the first with the same bytes."""
+    if isinstance(data, FileSet):
+        return _united(len(data), same_files(data.paths))
+    digests = data.index.digest[data.numbers.numpy()]
+    _, first, group = np.unique(digests, return_index=True, return_inverse=True)
+    return first[group].astype(np.int64)
 
 
 def _compare_arrays(data: ArraySet) -> Numbers:
@@ -225,7 +245,7 @@ def _compare_arrays(data: ArraySet) -> Numbers:
     if _too_many(len(data)):
         return groups
     which = np.unique(groups)
-    return join_near(groups, which, describe(array_thumbnails(data.images.numpy()[which])))
+    return join_alike(groups, which, array_thumbnails(data.images.numpy()[which]))
 
 
 def _united(images: int, exact: Sequence[Sequence[int]]) -> Numbers:
@@ -259,6 +279,17 @@ def _cosines(length: int) -> NDArray[np.float64]:
     waves = np.arange(min(length, FREQUENCIES))[:, None]
     matrix = np.cos(np.pi * waves * (2 * np.arange(length) + 1) / (2 * length))
     return matrix * np.sqrt(np.where(waves == 0, 1, 2) / length)
+
+
+def join_alike(groups: Numbers, which: Numbers, small: Thumbnails) -> Numbers:
+    """Groups, joined wherever two of the images `which` look alike in their thumbnails.
+
+    Images that vary in one direction alone, such as signals in one row, are never joined: their
+    differences may be lost in a thumbnail.
+    """
+    level = (small == small[:, :1]).all(axis=(1, 2)), (small == small[:, :, :1]).all(axis=(1, 2))
+    kept = level[0] == level[1]
+    return join_near(groups, which[kept], describe(small[kept])) if kept.any() else groups
 
 
 def join_near(groups: Numbers, which: Numbers, vectors: Float[np.ndarray, "M D"]) -> Numbers:

@@ -4,12 +4,13 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
 from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.images import ArraySet, FileSet, ImageSet
+from vitlab.data.images import ArraySet, FileSet, ImageSet, IndexedSet
+from vitlab.data.shards.index import UNLABELLED, Index
 from vitlab.errors import DataError, UnknownName, suggest
 from vitlab.images.find import ENDINGS, matching, pointed_at
 from vitlab.registry import DATASETS
@@ -36,19 +37,26 @@ def list_images(
 
     Classes are known for datasets and folders of folders. `split` is a dataset's; None: all.
     """
+    from vitlab.data.shards.layout import index_at
+
     if split is not None and split not in get_args(Split):
         raise UnknownName("split", split, get_args(Split))
     parts: list[Listed] = []
     files: list[tuple[str, str]] = []
-    names = [os.fspath(spec) for spec in specs]
+    names, divided = [os.fspath(spec) for spec in specs], False
     for spec in names:
-        if spec in DATASETS:
-            parts += [*_of_files(files), *_dataset(spec, split or "all", download)]
-            files = []
-        else:
+        index = None if spec in DATASETS else index_at(spec)
+        if index is None and spec not in DATASETS:
             files += _files(spec)
+            continue
+        parts += _of_files(files)
+        files, divided = [], True
+        if index is None:
+            parts += _dataset(spec, split or "all", download)
+        else:
+            parts += _indexed(index, split or "all")
     parts += _of_files(files)
-    if split is not None and not any(name in DATASETS for name in names):
+    if split is not None and not divided:
         raise DataError(f"split {split!r} is for a dataset by name; valid: a folder of the split")
     if not any(map(len, parts)):
         raise DataError(f"{', '.join(names)}: no images; valid endings: {ENDINGS}")
@@ -87,7 +95,8 @@ def _files(spec: str) -> Iterator[tuple[str, str]]:
 
 
 def _folder(root: Path) -> Iterator[tuple[str, str]]:
-    from vitlab.data.sources.folder import TEST, TRAIN, has_splits, image_files
+    from vitlab.data.shards.layout import TEST, TRAIN
+    from vitlab.data.sources.folder import has_splits, image_files
 
     splits = {TRAIN, *TEST} if has_splits(root) else set()
     for path in sorted(image_files(root)):
@@ -103,6 +112,50 @@ def _of_files(files: Sequence[tuple[str, str]]) -> list[Listed]:
     numbers = torch.zeros(len(names), dtype=torch.int64)
     images = FileSet(paths=tuple(map(Path, names)), labels=numbers)
     return [Listed(images=images, names=names, labels=labels)]
+
+
+def _indexed(index: Index, split: str) -> Iterator[Listed]:
+    """Images of shards or tables, in the order of the files."""
+    for name, (start, end) in index.header.splits.items():
+        if split == "all" or (split == "train") == (name == "train"):
+            numbers = torch.arange(start, end)
+            labels = torch.zeros(end - start, dtype=torch.int64)
+            images = IndexedSet(index=index, numbers=numbers, labels=labels)
+            yield Listed(images=images, names=_Names(images), labels=_Classes(index, start, end))
+
+
+class _Names(Sequence[str]):
+    """Names of a set in shards, without a list of them."""
+
+    def __init__(self, images: IndexedSet) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[number] for number in range(len(self))[place]]
+        return str(self._images.name(range(len(self))[place]))
+
+
+class _Classes(Sequence[str]):
+    """Class of each sample from `start` to before `end`; empty where it has none."""
+
+    def __init__(self, index: Index, start: int, end: int) -> None:
+        self._index, self._range = index, range(start, end)
+        self._known = index.header.task == "single-label"
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[number] for number in range(len(self))[place]]
+        if not self._known:
+            return ""
+        number = int(self._index.label[self._range[place]])
+        return "" if number == UNLABELLED else self._index.header.labels[number]
 
 
 def _dataset(name: str, split: str, download: bool) -> Iterator[Listed]:
@@ -133,4 +186,4 @@ def _open(source: DataSource, split: str) -> ImageSet | None:
 def _names(images: ImageSet, place: str) -> list[str]:
     if isinstance(images, ArraySet):
         return [f"{place}/{number}" for number in range(len(images))]
-    return list(map(str, images.paths))
+    return [str(images.name(number)) for number in range(len(images))]

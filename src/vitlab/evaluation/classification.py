@@ -13,15 +13,18 @@ from vitlab.config import to_dict
 from vitlab.data.images import Labels
 from vitlab.errors import InputError
 from vitlab.evaluation.calibration import Reliability, Temperature, reliability
+from vitlab.evaluation.divided import computed
 from vitlab.evaluation.metrics import (
     ClassMetrics,
     Tally,
     mean_over_classes,
     per_class,
     ranks,
+    share_text,
     wilson,
 )
 from vitlab.models.vit import logits_of
+from vitlab.objectives.objective import Table
 
 Batches = Iterable[tuple[Tensor, Tensor, Tensor]]
 """Images `[B, C, H, W]` ready for the model, labels, and the index of each image `[B]`."""
@@ -88,6 +91,52 @@ class Evaluation:
         """Mean F1 of the classes that have images, equally weighted."""
         return mean_over_classes([item.f1 for item in self.classes if item.support])
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """Main metrics by name."""
+        return {"accuracy": self.accuracy, "loss": self.loss}
+
+    @property
+    def headline(self) -> str:
+        """One line with the accuracy and its interval."""
+        low, high = self.interval
+        return f"accuracy {self.accuracy:.2%} ({low:.1%} to {high:.1%}, {self.images:,} images)"
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """Names and values of the metrics, as text."""
+        low, high = self.interval
+        shown = [("accuracy", f"{self.accuracy:.2%} (95% interval {low:.2%} to {high:.2%})")]
+        if self.top < len(self.labels):
+            shown.append((f"top-{self.top}", f"{self.top5:.2%}"))
+        shown += [
+            ("balanced accuracy", f"{self.balanced:.2%}"),
+            ("loss", f"{self.loss:.4f}"),
+            ("calibration error", f"{self.reliability.ece:.2%}"),
+        ]
+        if self.scaled is not None:
+            scaled, ece = self.scaled, self.scaled.reliability.ece
+            images = f"{scaled.temperature.images:,} held-out images"
+            shown += [
+                ("temperature", f"{scaled.temperature.value:.3f} (fitted on {images})"),
+                ("with it", f"loss {scaled.loss:.4f}, calibration error {ece:.2%}"),
+            ]
+        return shown
+
+    @property
+    def table(self) -> Table:
+        """Metrics of each class that has images."""
+        present = [item for item in self.classes if item.support]
+        shares = [(item.precision, item.recall, item.f1) for item in present]
+        return Table(
+            columns=("class", "precision", "recall", "F1", "images"),
+            rows=tuple(
+                (item.label, *map(share_text, parts), str(item.support))
+                for item, parts in zip(present, shares, strict=True)
+            ),
+            strength=tuple(item.f1 or 0.0 for item in present),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """All values, as JSON-serialisable types."""
         return {
@@ -143,12 +192,12 @@ def collect(model: nn.Module, batches: Batches) -> Outcome:
 def collect_flipped(model: nn.Module, batches: Batches) -> tuple[Outcome, Outcome]:
     """Same as `collect`, with logits averaged over each image and its mirror image."""
     pairs = list(_answers(model, batches, flip=True))
-    plain = ((logits[0], labels, index) for logits, labels, index in pairs)
-    averaged = ((logits.mean(dim=0), labels, index) for logits, labels, index in pairs)
+    plain = ((logits[:, 0], labels, index) for logits, labels, index in pairs)
+    averaged = ((logits.mean(dim=1), labels, index) for logits, labels, index in pairs)
     return _outcome(plain), _outcome(averaged)
 
 
-def _outcome(answers: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Outcome:
+def _outcome(answers: Iterable[tuple[Tensor, ...]]) -> Outcome:
     parts = list(zip(*answers, strict=True))
     if not parts:
         raise InputError("no image to evaluate; valid: at least 1")
@@ -201,20 +250,24 @@ def confident_mistakes(outcome: Outcome, count: int) -> Int[Tensor, " rows"]:
 
 def _answers(
     model: nn.Module, batches: Batches, *, flip: bool = False
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+) -> Iterator[tuple[Tensor, ...]]:
     """Logits, labels and indices, batch by batch, in memory; `model` is left unchanged.
 
-    With `flip`, the logits of the images and of their mirror images: `[2, B, classes]`.
+    With `flip`, the logits of the images and of their mirror images: `[B, 2, classes]`.
     """
     training, answer = model.training, logits_of(model)
+
+    def compute(batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        images, labels, index = batch
+        with torch.inference_mode():
+            logits = answer(images)
+            if flip:
+                logits = torch.stack([logits, answer(images.flip(-1))], dim=1)
+        return logits.float().cpu(), labels.cpu(), index.cpu()
+
     model.eval()
     try:
-        for images, labels, index in batches:
-            with torch.inference_mode():
-                logits = answer(images)
-                if flip:
-                    logits = torch.stack([logits, answer(images.flip(-1))])
-            yield logits.float().cpu(), labels.cpu(), index.cpu()
+        yield from computed(batches, compute)
     finally:
         model.train(training)
 

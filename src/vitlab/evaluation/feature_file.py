@@ -34,7 +34,7 @@ class FeatureInfo:
     model: str
     """A run, a bundle or a weight file, by its absolute path."""
     weights: str
-    """Digest of the model without its head: `vitlab.weights.digest`."""
+    """Digest of the model without its head: `vitlab.weights.source`."""
     kind: Kind
     layer: int | None
     """None: the output of the last LayerNorm; else the index of a block, from 0."""

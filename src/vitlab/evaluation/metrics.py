@@ -1,15 +1,17 @@
 """Accuracy of a classifier: counts with every image once, and metrics derived from them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.errors import InputError
+from vitlab.errors import InputError, NotFinite
 
 TOP = 5
 Z95 = 1.959963984540054
@@ -97,10 +99,7 @@ def check_finite(logits: Float[Tensor, "B classes"]) -> None:
     """Raise for logits that are not finite, as diverged weights give."""
     wrong = int((~logits.isfinite()).any(dim=1).sum())
     if wrong:
-        raise InputError(
-            f"{wrong} of {len(logits)} images have logits that are not finite; valid: a model "
-            f"whose weights have not diverged, in a precision that holds its numbers"
-        )
+        raise NotFinite(f"{wrong} of {len(logits)} images have logits that are not finite")
 
 
 def ranks(logits: Float[Tensor, "B classes"], labels: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
@@ -159,3 +158,45 @@ def wilson(successes: int, total: int, z: float = Z95) -> tuple[float, float]:
 
 def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
+
+
+# Bootstrap intervals: variation of a metric over other images of the same kind.
+
+DRAWS = 1000
+BUSY = 10_000_000
+"""Approximate total of drawn numbers; large sets need fewer draws."""
+LEAST_DRAWS = 100
+SHARE = 0.95
+
+
+def bootstrap_interval(
+    figure: Callable[[NDArray[np.int64]], float], images: int, *, columns: int = 1
+) -> tuple[float, float]:
+    """Central 95 % of a metric over draws of rows with replacement (Efron, 1979); deterministic."""
+    draw = np.random.default_rng(0)
+    draws = max(LEAST_DRAWS, min(DRAWS, BUSY // (images * columns)))
+    found = [figure(draw.integers(images, size=images)) for _ in range(draws)]
+    tail = (1 - SHARE) / 2
+    low, high = np.quantile(np.array(found), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+# Metrics as text.
+
+
+def share_text(part: float | None) -> str:
+    """Percentage, or a dash for an undefined ratio."""
+    return "-" if part is None else f"{part:.1%}"
+
+
+def number_text(value: float | None) -> str:
+    """Number with four digits, or a dash for an undefined one."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def between(interval: Sequence[float] | None, write: Callable[[float], str] = number_text) -> str:
+    """Interval in parentheses, or nothing."""
+    if interval is None:
+        return ""
+    low, high = interval
+    return f" (95% interval {write(low)} to {write(high)})"

@@ -4,7 +4,7 @@ Average precision is the mean, over the images that have a label, of the precisi
 ranked as high or higher: the area under the precision-recall curve, without interpolation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,13 +12,20 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
+from torch import nn
 from torch.nn import functional as F
 
 from vitlab.config import to_dict
 from vitlab.errors import InputError
-from vitlab.evaluation.bootstrap import interval
-from vitlab.evaluation.classification import Outcome
-from vitlab.evaluation.metrics import check_finite, mean_over_classes
+from vitlab.evaluation.classification import Batches, Outcome, collect
+from vitlab.evaluation.metrics import (
+    between,
+    bootstrap_interval,
+    check_finite,
+    mean_over_classes,
+    share_text,
+)
+from vitlab.objectives.objective import Table
 from vitlab.task import THRESHOLD
 
 Scores = Float[np.ndarray, "B classes"]
@@ -59,6 +66,44 @@ class MultiLabelEvaluation:
     loss: float
     classes: tuple[LabelMetrics, ...]
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """Main metrics by name."""
+        return {"map": self.map, "loss": self.loss}
+
+    @property
+    def headline(self) -> str:
+        """One line with the mean average precision and its interval."""
+        low, high = self.interval
+        images = f"{self.images:,} images"
+        return f"mean average precision {self.map:.2%} ({low:.1%} to {high:.1%}, {images})"
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """Names and values of the metrics, as text."""
+        interval = between(self.interval, "{:.2%}".format)
+        return [
+            ("mean average precision", f"{self.map:.2%}{interval}, by chance {self.chance:.2%}"),
+            ("micro F1", f"{share_text(self.micro_f1)} (labels from {self.threshold:.0%} on)"),
+            ("macro F1", share_text(self.macro_f1)),
+            ("all labels right", f"{self.exact:.2%}"),
+            ("loss", f"{self.loss:.4f}"),
+        ]
+
+    @property
+    def table(self) -> Table:
+        """Metrics of each label that has images."""
+        present = [item for item in self.classes if item.support]
+        shares = [(x.average_precision, x.precision, x.recall, x.f1) for x in present]
+        return Table(
+            columns=("label", "average precision", "precision", "recall", "F1", "images"),
+            rows=tuple(
+                (item.label, *map(share_text, parts), str(item.support))
+                for item, parts in zip(present, shares, strict=True)
+            ),
+            strength=tuple(item.average_precision or 0.0 for item in present),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """All values, as JSON-serialisable types."""
         return {
@@ -95,7 +140,7 @@ def evaluate_labels(
         labels=tuple(labels),
         threshold=threshold,
         map=mean_average_precision(scores, truth),
-        interval=interval(
+        interval=bootstrap_interval(
             lambda rows: mean_average_precision(scores[rows], truth[rows]),
             len(outcome),
             columns=len(labels),
@@ -107,6 +152,23 @@ def evaluate_labels(
         loss=label_loss(outcome),
         classes=classes,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelEvaluator:
+    """Loss and mean average precision of one split, for monitoring in a training run."""
+
+    batches: Callable[[], Batches]
+
+    def run(self, model: nn.Module) -> Iterator[tuple[str, float]]:
+        """Evaluate once, and yield `loss` and `map`."""
+        outcome = collect(model, self.batches())
+        check_finite(outcome.logits)
+        yield "loss", label_loss(outcome)
+        yield (
+            "map",
+            mean_average_precision(outcome.logits.double().numpy(), outcome.labels.numpy()),
+        )
 
 
 def label_loss(outcome: Outcome) -> float:

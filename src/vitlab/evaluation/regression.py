@@ -1,6 +1,6 @@
 """Evaluate predicted values of images: errors in the values' own unit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vitlab.config import to_dict
 from vitlab.errors import InputError
-from vitlab.evaluation.bootstrap import interval
-from vitlab.evaluation.classification import Outcome
-from vitlab.evaluation.metrics import check_finite
+from vitlab.evaluation.classification import Batches, Outcome, collect
+from vitlab.evaluation.metrics import between, bootstrap_interval, check_finite, number_text
 
 Values = Float[np.ndarray, " B"]
 Interval = tuple[float, float]
@@ -62,6 +62,42 @@ class RegressionEvaluation:
         """Mean over the values."""
         return float(np.mean([item.mae for item in self.values]))
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """Main metrics by name."""
+        return {"r2": self.r2, "mae": self.mae}
+
+    @property
+    def headline(self) -> str:
+        """One line with the mean absolute error of the first value and its interval."""
+        first = self.values[0]
+        low, high = first.mae_interval
+        return (
+            f"mean absolute error {first.mae:.4g} ({low:.4g} to {high:.4g}, "
+            f"{self.images:,} images), R2 {number_text(first.r2)}; "
+            f"always the mean: {first.mean_mae:.4g}"
+        )
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """Names and values of the metrics, as text."""
+        shown: list[tuple[str, str]] = []
+        for item in self.values:
+            of = "" if len(self.values) == 1 else f" of {item.label}"
+            mean = f", always the mean {item.mean_mae:.4g}"
+            shown += [
+                (f"mean absolute error{of}", f"{item.mae:.4g}{between(item.mae_interval)}{mean}"),
+                (f"root mean squared{of}", f"{item.rmse:.4g}{between(item.rmse_interval)}"),
+                (f"R2{of}", f"{number_text(item.r2)}{between(item.r2_interval)}"),
+                (f"rank correlation{of}", number_text(item.spearman)),
+            ]
+        return shown
+
+    @property
+    def table(self) -> None:
+        """None: `lines` has every value."""
+        return None
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the predictions, as JSON-serialisable types."""
         return {
@@ -71,6 +107,27 @@ class RegressionEvaluation:
             "mae": self.mae,
             "values": [to_dict(item) for item in self.values],
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueEvaluator:
+    """Errors of values that a model in training predicts standardised."""
+
+    batches: Callable[[], Batches]
+    mean: Float[Tensor, " values"]
+    std: Float[Tensor, " values"]
+
+    def run(self, model: nn.Module) -> Iterator[tuple[str, float]]:
+        """Evaluate once, and yield `loss` as trained, `mae` in the unit, and `r2`."""
+        outcome = collect(model, self.batches())
+        check_finite(outcome.logits)
+        truth = outcome.labels.double()
+        predicted = outcome.logits.double() * self.std + self.mean
+        yield "loss", float(F.mse_loss(predicted / self.std, truth / self.std))
+        yield "mae", float((predicted - truth).abs().mean())
+        columns = zip(predicted.unbind(1), truth.unbind(1), strict=True)
+        found = [coefficient(a.numpy(), b.numpy()) or 0.0 for a, b in columns]
+        yield "r2", sum(found) / len(found)
 
 
 def evaluate_values(outcome: Outcome, labels: Sequence[str]) -> RegressionEvaluation:
@@ -101,11 +158,13 @@ def _value_metrics(label: str, predicted: Values, truth: Values) -> ValueMetrics
     return ValueMetrics(
         label=label,
         mae=float(np.abs(error).mean()),
-        mae_interval=interval(lambda rows: float(np.abs(error[rows]).mean()), count),
+        mae_interval=bootstrap_interval(lambda rows: float(np.abs(error[rows]).mean()), count),
         rmse=float(np.sqrt((error**2).mean())),
-        rmse_interval=interval(lambda rows: float(np.sqrt((error[rows] ** 2).mean())), count),
+        rmse_interval=bootstrap_interval(
+            lambda rows: float(np.sqrt((error[rows] ** 2).mean())), count
+        ),
         r2=r2,
-        r2_interval=None if r2 is None else interval(again, count),
+        r2_interval=None if r2 is None else bootstrap_interval(again, count),
         spearman=spearman(predicted, truth),
         mean_mae=float(np.abs(truth - truth.mean()).mean()),
     )

@@ -50,7 +50,7 @@ def check_same(stored: FeatureInfo, query: FeatureInfo) -> None:
     if (stored.kind, stored.layer) != (query.kind, query.layer):
         raise DataError(
             f"holds {stored.kind} features of {_layer(stored)}, the image has {query.kind} "
-            f"features of {_layer(query)}; valid: the same of both"
+            f"features of {_layer(query)}; valid: the same for both"
         )
     if stored.weights != query.weights:
         raise DataError(

@@ -1,13 +1,12 @@
-"""Figures of an experiment, for a paper: what the arms came to, and by how much they differ."""
+"""Figures of an experiment, for a paper: results of the arms, and their differences."""
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vitlab.experiments.conclusion import amount, points, sides
-from vitlab.experiments.findings import Findings
-from vitlab.experiments.result import Result
+from vitlab.experiments.findings import Findings, amount, points, sides
+from vitlab.experiments.folder import Result
 from vitlab.experiments.spec import Arm
 from vitlab.experiments.statistics import Difference, Summary
 from vitlab.io.text import literal
@@ -26,15 +25,15 @@ from vitlab.report.plots import (
 ROW = 0.27
 """Inches of a line of text beside a figure."""
 OVER = {"seeds": "seeds", "images": "test images", "draws": "draws of the few images"}
-"""What an interval is about, in words."""
+"""Sources of variation of an interval, in words."""
 LONGEST = 42
 """Letters of an arm's title beside a figure."""
 TICKS = 6
-"""Amounts of compute that an axis has room to name."""
+"""Maximum number of labelled ticks of an axis of compute."""
 
 
 def draw(found: Findings) -> dict[str, Any]:
-    """Every figure by name; what was not measured has none."""
+    """Draw every figure whose numbers were measured, by name."""
     makers: dict[str, Callable[[Findings], Any]] = {
         "accuracy": draw_values,
         "differences": draw_differences,
@@ -46,7 +45,7 @@ def draw(found: Findings) -> dict[str, Any]:
 
 
 def measure(found: Findings) -> str:
-    """What is compared, in words."""
+    """Compared metric, in words."""
     if found.experiment.measure == "few-shot":
         return "linear 5-shot accuracy in %"
     return "test accuracy in %"
@@ -65,7 +64,7 @@ def draw_values(found: Findings) -> Any:
 
 
 def _places(found: Findings, arms: Sequence[Arm]) -> list[tuple[float, Summary]]:
-    """Where each arm that has a result stands on the axis."""
+    """Horizontal position of each arm that has a result."""
     known, places = found.summaries, []
     for arm in arms:
         summary = known.get(arm.name)
@@ -144,7 +143,7 @@ def _draw_arms(found: Findings) -> Any:
 
 
 def draw_differences(found: Findings) -> Any:
-    """Every difference with its interval; those that are claimed in colour."""
+    """Draw every difference with its interval; conclusive ones in colour."""
     shown = [item for item in found.differences if item.low is not None]
     if not shown:
         return None
@@ -202,7 +201,7 @@ def _versus(found: Findings, item: Difference) -> str:
 
 
 def _fewer(seeds: int, most: int) -> str:
-    """Said of a row that has fewer seeds than others."""
+    """Note for a row with fewer seeds than others."""
     return "" if seeds == most else f" ({seeds} seed{'' if seeds == 1 else 's'})"
 
 
@@ -211,7 +210,7 @@ def _short(title: str) -> str:
 
 
 def draw_gradients(found: Findings) -> Any:
-    """The gradient of each block in the first step, and of the whole model in the course."""
+    """Draw gradient norms: of each block before step 1, and of the whole model over training."""
     known = _with_probe(found, "gradient_of_block")
     if not known:
         return None
@@ -245,7 +244,7 @@ def draw_gradients(found: Findings) -> Any:
 
 
 def _thinned(steps: list[float], values: list[float], most: int = 25) -> tuple[list[float], ...]:
-    """Means of neighbours, so that lines can be told apart."""
+    """Means of neighbouring points, so that lines stay distinct."""
     size = math.ceil(len(steps) / most) or 1
     starts = range(0, len(steps), size)
     return (
@@ -255,7 +254,7 @@ def _thinned(steps: list[float], values: list[float], most: int = 25) -> tuple[l
 
 
 def draw_cost(found: Findings) -> Any:
-    """Time and memory of an update, by series."""
+    """Draw time and memory of an update, by series."""
     known = _with_probe(found, "seconds")
     placed = [arm for arms in found.experiment.series.values() for arm in arms if arm.x is not None]
     if not any(arm.name in known for arm in placed):
@@ -296,5 +295,5 @@ def _with_probe(found: Findings, name: str) -> dict[str, list[Result]]:
 
 
 def _mean_of(lists: Sequence[Sequence[float]]) -> list[float]:
-    """Place by place."""
+    """Element-wise mean of lists."""
     return [statistics.fmean(values) for values in zip(*lists, strict=True)]

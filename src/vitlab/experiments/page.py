@@ -1,25 +1,32 @@
 """The page of an experiment: question, conclusion, figures, every arm, and how to do it again."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from vitlab import __version__
-from vitlab.experiments.conclusion import amount, points, sides
 from vitlab.experiments.figures import measure
-from vitlab.experiments.findings import Findings
+from vitlab.experiments.findings import Findings, amount, points, sides
 from vitlab.experiments.spec import Arm
 from vitlab.experiments.statistics import Difference, Summary
-from vitlab.report.html import Html, duration, element, in_pflops, percent, short
-from vitlab.report.run.content import Drawing
-from vitlab.report.run.page import show
-from vitlab.report.style import STYLE
+from vitlab.report.html import (
+    Html,
+    element,
+    folded,
+    heading,
+    join,
+    page,
+    row,
+    scrolling,
+    section,
+    table,
+    tiles,
+)
+from vitlab.report.numbers import duration, in_pflops, percent, short
+from vitlab.report.run.content import Drawing, show
 
-# The table of an experiment's arms: settings, what they came to, and what they cost.
+# Table of the arms: settings, results and cost.
 
-Heads = Sequence[tuple[str, str | None]]
-"""Names of columns, and the class of their cells."""
 MANY = 4
-"""Settings of an arm that are told once."""
+"""Number of settings from which on repeated ones are not listed again."""
 START = "of its start"
 NUMBERS = ("steps", "compute, time", START, "parameters, FLOPs")
 
@@ -28,23 +35,22 @@ def arms_table(found: Findings) -> Html:
     """A row for each arm."""
     names = ("seeds", "held out", "learnt images", measure(found).replace(" in %", ""))
     numbers = [name for name in (*names, *NUMBERS) if name not in _unused(found)]
-    heads: Heads = [("arm", None), *((name, "number") for name in numbers)]
     rows = []
     for arm in found.experiment.arms:
         values = _values(found, arm)
         what = element("div", _settings(arm, found.experiment.arms), class_="what")
-        cells = [element("td", arm.shown, what)]
+        name = join([arm.shown, what])
         if values is None:
-            cells.append(element("td", "no result", colspan=len(numbers), class_="quiet"))
+            none = element("td", "no result", colspan=len(numbers), class_="quiet")
+            rows.append(element("tr", element("td", name), none))
         else:
             shown = dict(zip((*names, *NUMBERS), values, strict=True))
-            cells += [element("td", shown[name], class_="number") for name in numbers]
-        rows.append(element("tr", *cells))
-    return table(heads, rows, "list arms")
+            rows.append(row((name, *(shown[column] for column in numbers))))
+    return scrolling(table(("arm", *numbers), rows, kind="list arms"))
 
 
 def _unused(found: Findings) -> set[str]:
-    """Columns that no arm has anything for."""
+    """Columns without a value in any arm."""
     known = found.summaries.values()
     empty = set()
     if all(summary.train_accuracy is None for summary in known):
@@ -55,7 +61,7 @@ def _unused(found: Findings) -> set[str]:
 
 
 def _values(found: Findings, arm: Arm) -> tuple[str | Html, ...] | None:
-    """What the columns say of an arm; None of one without a result."""
+    """Cells of an arm by column; None without a result."""
     known = found.summaries.get(arm.name)
     if known is not None:
         steps, *spent = cost_cells(known.steps, known.pflops, known.minutes)
@@ -77,14 +83,14 @@ def _values(found: Findings, arm: Arm) -> tuple[str | Html, ...] | None:
 
 
 def _spread(known: Summary) -> str:
-    """Mean and deviation over the seeds, which one seed has none of."""
+    """Mean and, for several seeds, the deviation."""
     if known.deviation is None:
         return percent(known.mean, 2)
     return f"{percent(known.mean, 2)} ± {100 * known.deviation:.2f}"
 
 
 def _start_cell(known: Summary) -> str | Html:
-    """Compute and time behind the weights that an arm starts from."""
+    """Compute and time of the runs that the arm starts from."""
     if not known.before:
         return "–"
     return _under(in_pflops(1e15 * known.before), duration(60 * known.minutes_before))
@@ -96,12 +102,12 @@ def _size_cell(parameters: int, forward: int) -> Html:
 
 
 def _under(first: str, second: str) -> Html:
-    """Two figures of a cell, one below the other."""
+    """Two values of a cell, one below the other."""
     return element("div", first, element("div", second, class_="what"))
 
 
 def cost_cells(steps: float, pflops: float, minutes: float) -> tuple[str, str, str]:
-    """Steps, compute and time, as they are shown."""
+    """Steps, compute and time as text."""
     return (
         f"{steps:,.0f}",
         in_pflops(1e15 * pflops) if pflops else "–",
@@ -110,7 +116,7 @@ def cost_cells(steps: float, pflops: float, minutes: float) -> tuple[str, str, s
 
 
 def _settings(arm: Arm, arms: Sequence[Arm]) -> str:
-    """What is different about an arm; many settings that one above it has too are not repeated."""
+    """Changed settings of an arm; a long list equal to that of an arm above is not repeated."""
     parts = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in arm.changes.items()]
     same = next(other for other in arms if other.changes == arm.changes)
     if same != arm and len(parts) >= MANY:
@@ -128,35 +134,16 @@ def _settings(arm: Arm, arms: Sequence[Arm]) -> str:
 
 
 def _beginning(arm: Arm, size: str) -> str:
-    """What an arm starts from, in words."""
+    """Start of an arm, in words."""
     if arm.weights == "fresh":
         return f"the model of {arm.start}{size}, from nothing"
-    word = {"tune": "fine-tuned from", "test": "judged as is:"}[arm.how]
+    word = {"tune": "fine-tuned from", "test": "evaluated as is:"}[arm.how]
     positions = f", positions {arm.positions}" if arm.image_size else ""
     return f"{word} {arm.start}{size}{positions}{', head new' if arm.new_head else ''}"
 
 
-def table(heads: Heads, rows: Iterable[Html], kind: str) -> Html:
-    """A table that scrolls by itself where it is wide."""
-    head = element("tr", *(element("th", name, class_=cls) for name, cls in heads))
-    table = element("table", element("thead", head), element("tbody", *rows), class_=kind)
-    return element("div", table, class_="scroll")
-
-
-EXTRA = """
-.tile { flex-basis: auto; }
-.conclusion { font-size: 16px; }
-.conclusion li { margin: 0 0 6px; max-width: 84ch; }
-.better { color: var(--blue); font-weight: 600; }
-.worse { color: var(--orange); font-weight: 600; }
-.open { color: var(--quiet); }
-.scroll { overflow-x: auto; margin-bottom: 12px; }
-.arms td { overflow-wrap: normal; }
-.arms td:first-child { min-width: 215px; }
-.arms .what { font-size: 12px; color: var(--quiet); }
-"""
 CAPTIONS = {
-    "accuracy": "What the arms came to; bars, where there are several seeds, are their deviation.",
+    "accuracy": "Results of the arms; bars, where there are several seeds, are their deviation.",
     "differences": (
         "How much better each arm is than the one it is compared with. Filled in blue, orange or "
         "black is what the conclusion claims; hollow and grey is left open."
@@ -178,59 +165,37 @@ MATCHED = {
 def render(found: Findings, figures: Mapping[str, bytes]) -> str:
     """The whole page, with everything it needs inside; `figures` are SVG files by name."""
     title = f"{found.experiment.title} · {found.record.data.rsplit('/', 1)[-1]}"
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", title),
-        element("style", Html(STYLE + EXTRA)),
-    )
-    header = element(
-        "header",
-        element("p", "vitlab experiment", class_="over"),
-        element("h1", found.experiment.title),
-        element("p", found.experiment.question, class_="quiet")
-        if found.experiment.question
-        else None,
-    )
-    footer = element("footer", f"Made by vitlab {__version__}.")
-    body = element("body", element("main", header, *_sections(found, figures), footer))
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+    experiment = found.experiment
+    top = heading("vitlab experiment", experiment.title, experiment.question)
+    return page(title, top, *_sections(found, figures), kind="experiment")
 
 
 def _sections(found: Findings, figures: Mapping[str, bytes]) -> Iterator[Html]:
-    yield element("section", *_tiles(found), class_="tiles")
+    yield element("section", *tiles(_tiles(found)), class_="tiles")
     title = "Smoke run: no conclusion" if found.record.smoke else "What the numbers say"
-    yield _section(title, _conclusion(found))
+    yield section(title, _conclusion(found))
     if figures:
         drawn = (
             Drawing(title=name, svg=content, caption=CAPTIONS[name.removesuffix(".svg")])
             for name, content in figures.items()
         )
         yield element("section", *map(show, drawn))
-    yield _section("Arms", arms_table(found))
+    yield section("Arms", arms_table(found))
     if found.differences:
-        yield _section(
-            "Differences", _differences(found), element("p", _how(found), class_="quiet")
-        )
+        yield section("Differences", _differences(found), element("p", _how(found), class_="quiet"))
     if found.experiment.paper:
-        yield _section("What the paper found", element("p", found.experiment.paper))
+        yield section("What the paper found", element("p", found.experiment.paper))
     if found.failures:
-        yield _section("What failed", _failures(found))
-    yield _section("Every training", _trainings(found))
-    yield _section("How to do it again", element("pre", element("code", found.record.command)))
+        yield section("What failed", _failures(found))
+    yield section("Every training", _trainings(found))
+    yield section("How to do it again", element("pre", element("code", found.record.command)))
 
 
-def _section(title: str, *content: Html) -> Html:
-    return element("section", element("h2", title), *content)
-
-
-def _tiles(found: Findings) -> Iterator[Html]:
+def _tiles(found: Findings) -> list[tuple[str, str]]:
     done, record = len(found.results), found.record
     minutes = sum(result.minutes for result in found.results)
     flops = 1e15 * sum(result.pflops for result in found.results)
-    tiles = [
+    return [
         ("arms × seeds", f"{len(found.experiment.arms)} × {record.seeds}"),
         ("trainings done", f"{done} of {found.trainings}"),
         ("data", record.data.rsplit("/", 1)[-1]),
@@ -238,8 +203,6 @@ def _tiles(found: Findings) -> Iterator[Html]:
         ("training time in all", duration(60 * minutes)),
         ("compute in all", in_pflops(flops)),
     ]
-    for name, value in tiles:
-        yield element("div", element("b", value), element("span", name), class_="tile")
 
 
 def _conclusion(found: Findings) -> Html:
@@ -250,40 +213,33 @@ def _conclusion(found: Findings) -> Html:
 
 
 def _differences(found: Findings) -> Html:
-    heads = (
-        *(("arm", None), ("against", None), ("points", "number"), ("95 % interval", "number")),
-        *(("seeds", "number"), ("conclusion", None)),
-    )
+    heads = ("arm", "against", "points", "95 % interval", "p (Holm)", "seeds", "conclusion")
     rows = (_difference(found, item) for item in found.differences)
-    return table(heads, rows, "list")
+    return scrolling(table(heads, rows, numbers=slice(2, 6)))
 
 
-def _difference(found: Findings, item: Difference) -> Html:
+def _difference(found: Findings, item: Difference) -> tuple[str | Html, ...]:
     span = "–"
     if item.low is not None and item.high is not None:
         span = f"{points(item.low)} to {points(item.high)}"
-    return element(
-        "tr",
-        *(element("td", name) for name in sides(found.experiment, item)),
-        element("td", points(item.mean), class_="number"),
-        element("td", span, class_="number"),
-        element("td", str(item.seeds), class_="number"),
-        element("td", item.verdict, class_=item.verdict),
-    )
+    verdict = element("span", item.verdict, class_=item.verdict)
+    names = sides(found.experiment, item)
+    p = "–" if item.p is None else f"{item.p:.2g}"
+    return (*names, points(item.mean), span, p, str(item.seeds), verdict)
 
 
 def _how(found: Findings) -> str:
     margin = amount(found.experiment.margin)
     budget = "a few steps" if found.record.smoke else MATCHED[found.experiment.matched]
     return (
-        f"Differences are taken seed by seed, since both arms then share their held-out images; "
-        f"the interval is Student's over the seeds, and tells what other seeds would change on "
-        f"these same test images, nothing of other images. Where each arm has one seed, it is a "
-        f"bootstrap over the test images, or with few shots Student's over the draws of these, and "
-        f"tells nothing of other seeds. “Better” and “worse”: the interval does not cross zero, "
-        f"and of one seed of different trainings it lies beyond {margin}; of "
-        f"what one arm has over another, beside what a third has over a fourth: more and less. "
-        f"“Equal”: it lies within {margin}, over several seeds. "
+        f"Differences are taken seed by seed, since both arms then share their held-out images. "
+        f"Intervals are 95 %, each by itself: Student's over the seeds, with the residual of all "
+        f"arms pooled, which covers other seeds on these same test images, not other images. Where "
+        f"each arm has one seed, they cover other test images (with few shots, other draws of "
+        f"these), and other seeds as far as they varied in experiments with three. “Better” and "
+        f"“worse”: p, corrected for all comparisons by Holm's method, is below 0.05; of what one "
+        f"arm has over another, beside what a third has over a fourth: more and less. “Equal”: so "
+        f"is that of a difference of {margin} or more, over several seeds. "
         f"Anything else is left open. Budget: {budget}."
     )
 
@@ -297,21 +253,13 @@ def _failures(found: Findings) -> Html:
 
 
 def _trainings(found: Findings) -> Html:
-    heads = (
-        *(("arm", None), ("seed", "number"), ("value", "number"), ("steps", "number")),
-        *(("compute", "number"), ("time", "number")),
-    )
-    rows = []
+    rows: list[tuple[str | Html, ...]] = []
     for result in found.results:
         arm = found.experiment.arm(result.arm)
         page = f"arms/{result.arm}/seed-{result.seed}/report.html"
         name = arm.shown if arm.how == "test" else element("a", arm.shown, href=page)
-        numbers = (
-            str(result.seed),
-            percent(result.value, 2),
-            *cost_cells(result.steps, result.pflops, result.minutes),
-        )
-        cells = (element("td", text, class_="number") for text in numbers)
-        rows.append(element("tr", element("td", name), *cells))
-    summary = element("summary", f"{len(rows)} trainings, each with a page of its own")
-    return element("details", summary, table(heads, rows, "list"))
+        cost = cost_cells(result.steps, result.pflops, result.minutes)
+        rows.append((name, str(result.seed), percent(result.value, 2), *cost))
+    heads = ("arm", "seed", "value", "steps", "compute", "time")
+    summary = f"{len(rows)} trainings, each with a page of its own"
+    return folded(summary, scrolling(table(heads, rows)))

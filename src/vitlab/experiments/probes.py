@@ -1,4 +1,4 @@
-"""What is measured besides: gradients, cost of an update, accuracy of images learnt from."""
+"""Additional measurements: gradients, cost of an update, accuracy on training images."""
 
 import re
 import statistics
@@ -14,24 +14,23 @@ from torch import Tensor, nn
 from vitlab.classify.classifier import Classifier, load
 from vitlab.data.datasets import DataSource
 from vitlab.data.images import ImageSet
-from vitlab.data.loading.loader import batches_for_evaluation
-from vitlab.data.random import generator, seed_for
+from vitlab.data.loader import batches_for_evaluation
+from vitlab.data.order import generator, seed_for
 from vitlab.evaluation.classification import collect
-from vitlab.experiments.result import TRAIN_ACCURACY
-from vitlab.jobs.run import Job, Watcher, evaluation_batch
-from vitlab.jobs.run_folder import read_plan
+from vitlab.experiments.folder import TRAIN_ACCURACY
+from vitlab.jobs.training_run import TrainingRun, Watcher, evaluation_batch, read_plan
 from vitlab.machine.device import best_device
 from vitlab.models.cost import PeakMemory
 from vitlab.report.run.page import read_metrics
 from vitlab.training.step import backward, train_step
 
-# Which images a model tells right.
+# Per-image correctness of a classifier.
 
 
-def told_right(
+def correct_images(
     classifier: Classifier, images: ImageSet, *, broken: dict[Path, str] | None = None
 ) -> tuple[bool, ...]:
-    """Whether each image is; files that cannot be read are left out, and go to `broken`."""
+    """True for each correctly classified image; unreadable files are skipped and go to `broken`."""
     device = best_device()
     batches = batches_for_evaluation(
         images,
@@ -49,20 +48,20 @@ def told_right(
 BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
 HEAD_STD = 0.02
 LEARNT = 2000
-"""Images that tell how well a run tells those that it learnt from."""
+"""Number of training images for the training accuracy."""
 UPDATES, SMOKE_UPDATES = 7, 1
-"""Timed, after one that is not."""
+"""Number of timed updates, after one warm-up."""
 
 
 def probe(
     names: Sequence[str], run: Path, source: DataSource, smoke: bool
 ) -> dict[str, list[float]]:
-    """The numbers of each probe; the model begins as the run's did."""
+    """Values of each probe; the model is initialised as that of the run."""
     found: dict[str, list[float]] = {}
     if not names:
         return found
-    with TemporaryDirectory() as empty:  # by the run's own folder, it would begin where that ended
-        job = Job.prepare(read_plan(run), Path(empty), source, watcher=Watcher())
+    with TemporaryDirectory() as empty:  # in the run's own folder it would resume that run
+        job = TrainingRun.prepare(read_plan(run), Path(empty), source, watcher=Watcher())
     try:
         if "cost" in names:
             found["bytes"] = [float(peak_bytes(job))]
@@ -77,23 +76,23 @@ def probe(
     return found
 
 
-def train_accuracy(job: Job, run: Path) -> float:
-    """Share told right of some of the images that the run learnt from, as they are."""
+def train_accuracy(job: TrainingRun, run: Path) -> float:
+    """Accuracy on some of the training images, without augmentation."""
     order = torch.randperm(len(job.train), generator=generator(0, "images learnt from"))
     some = job.train.subset(order[:LEARNT])
-    return statistics.fmean(told_right(load(run), some, broken=job.unreadable))
+    return statistics.fmean(correct_images(load(run), some, broken=job.unreadable))
 
 
-def first_gradients(job: Job) -> list[float]:
+def first_gradients(job: TrainingRun) -> list[float]:
     """Norm of the gradient of each encoder block's parameters, before the first step.
 
-    The head is drawn at random: one of zeros, as training begins with, passes no gradient on.
+    The head is drawn at random: the zeros that training starts with pass no gradient on.
     """
     torch.manual_seed(seed_for(job.plan.train.seed, "probe"))
     nn.init.normal_(cast(Any, job.state.model).head.weight, std=HEAD_STD)
     job.state.model.train()
-    backward(job.state, job.loader.batch(0), job.plan.train, job.aim.goal.loss)
-    scale = job.state.scaler.get_scale()  # 1 but in float16
+    backward(job.state, job.loader.batch(0), job.plan.train, job.learning.goal.loss)
+    scale = job.state.scaler.get_scale()  # 1 except in float16
     squares: dict[int, Tensor] = {}
     for name, parameter in job.state.model.named_parameters():
         match = BLOCK.match(name)
@@ -110,20 +109,20 @@ def logged_gradients(run: Path) -> tuple[list[float], list[float]]:
     return [float(point.step) for point in lines], [point.value for point in lines]
 
 
-def peak_bytes(job: Job) -> int:
+def peak_bytes(job: TrainingRun) -> int:
     """Most memory that the forward and backward pass of a batch hold at a time."""
     batch = job.loader.batch(0)
     with PeakMemory() as memory:
-        backward(job.state, batch, job.plan.train, job.aim.goal.loss)
+        backward(job.state, batch, job.plan.train, job.learning.goal.loss)
     job.state.model.zero_grad(set_to_none=True)
     return memory.peak
 
 
-def step_seconds(job: Job, updates: int) -> float:
+def step_seconds(job: TrainingRun, updates: int) -> float:
     """Median time of an update."""
     batch, times = job.loader.batch(0), []
     for _ in range(1 + updates):
         begin = time.monotonic()
-        train_step(job.state, batch, job.plan.train, lr_factor=0.0, loss_of=job.aim.goal.loss)
+        train_step(job.state, batch, job.plan.train, lr_factor=0.0, loss_of=job.learning.goal.loss)
         times.append(time.monotonic() - begin)
     return statistics.median(times[1:])

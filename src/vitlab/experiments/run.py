@@ -1,46 +1,101 @@
-"""`vitlab experiment`: every arm with every seed, and what the numbers say."""
+"""`vitlab experiment`: train every arm with every seed, and conclude."""
 
+import csv
+import io
 import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from vitlab.data.datasets import DataSource, open_data
+from vitlab.data.datasets import DataSource, check_judged, check_split, open_data
 from vitlab.errors import ConfigError, DataError, ExperimentStopped, Interrupted, VitlabError
-from vitlab.experiments.context import Lab
+from vitlab.experiments.context import Context
+from vitlab.experiments.figures import draw
 from vitlab.experiments.findings import Findings
 from vitlab.experiments.folder import (
     Record,
+    Result,
     check_arms,
     check_folder,
     check_images,
     exact_call,
     exact_command,
+    read_result,
     working_in,
 )
-from vitlab.experiments.read import find
-from vitlab.experiments.result import Result, read_result
-from vitlab.experiments.spec import Arm, Experiment
-from vitlab.experiments.start import halve, images_of_classes
-from vitlab.experiments.training import complete, drop_checkpoints
-from vitlab.experiments.write import write, write_tables
-from vitlab.jobs.run import Watcher
-from vitlab.jobs.run_data import check_judged, check_split
+from vitlab.experiments.page import render
+from vitlab.experiments.spec import Arm, Experiment, find
+from vitlab.experiments.training import complete, drop_checkpoints, halve, images_of_classes
+from vitlab.io.files import write_files, write_json
 from vitlab.jobs.train import channels_of, settings_for
+from vitlab.jobs.training_run import Watcher
 from vitlab.machine.device import best_device, fast_precision
 from vitlab.registry import DATASETS
-from vitlab.report.plots import check_matplotlib
+from vitlab.report.figures.table import KINDS
+from vitlab.report.plots import check_matplotlib, rendered, styled
+
+# Results as CSV: a line for each training, and a line for each difference.
+
+TRAINING = (
+    *("arm", "seed", "value", "held_out", "images", "parameters", "forward", "steps"),
+    *("images_seen", "pflops", "minutes"),
+)
+DIFFERENCE = ("arm", "against", "mean", "low", "high", "seeds", "over", "p", "chosen", "verdict")
+
+
+def trainings_csv(found: Findings) -> str:
+    """Write every training with its result and cost."""
+    return _csv(TRAINING, ([getattr(r, name) for name in TRAINING] for r in found.results))
+
+
+def differences_csv(found: Findings) -> str:
+    """Write every difference with its interval."""
+    rows = (
+        [*(getattr(item, name) for name in DIFFERENCE), " ".join(item.beside)]
+        for item in found.differences
+    )
+    return _csv((*DIFFERENCE, "beside"), rows)
+
+
+def _csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def write(found: Findings) -> None:
+    """`results.csv`, `differences.csv`, `results.json`, figures as PNG and SVG, `report.html`."""
+    figures: dict[str, bytes] = {}
+    with styled():
+        for name, figure in draw(found).items():
+            figures |= {f"{name}.{kind}": rendered(figure, kind) for kind in KINDS}
+    page = render(found, {name: data for name, data in figures.items() if name.endswith(".svg")})
+    write_files(found.folder, {**figures, "report.html": page.encode(errors="replace")})
+    write_tables(found)
+
+
+def write_tables(found: Findings) -> None:
+    """Write only the tables, which is fast."""
+    contents = {
+        "results.csv": trainings_csv(found).encode(),
+        "differences.csv": differences_csv(found).encode(),
+    }
+    write_files(found.folder, contents)
+    write_json(found.folder / "results.json", found.to_dict())
+
 
 # SIGINT and SIGTERM between trainings: an exception at once, since every file is written whole.
 
 
 class StopNow(KeyboardInterrupt):
-    """Somebody asked the process to end."""
+    """The process received SIGINT or SIGTERM."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -67,14 +122,14 @@ def signals_raise() -> Iterator[None]:
 
 
 Watching = Callable[[str], AbstractContextManager[Watcher]]
-"""Somebody to tell how one training goes, by what it is called."""
+"""Factory of the progress callbacks of one training, by its title."""
 SMOKE_DATA, SMOKE_SEEDS = "sample", 2
 DATA = "cifar10"
 
 
 @contextmanager
 def unwatched(title: str) -> Iterator[Watcher]:
-    """Nobody looks."""
+    """No-op progress callbacks."""
     yield Watcher()
 
 
@@ -93,8 +148,8 @@ def experiment(
     """Train every arm with every seed, and write tables, figures and a page to `out`.
 
     `what` is a name, a TOML file or an `Experiment`; `minutes` are those of one training; `arms`
-    are the names of those that are wanted. Called again with the same arguments, it goes on where
-    it was. With `smoke`, models and trainings are as small as can be, to try it out.
+    are the names of those to train. Called again with the same arguments, it continues. With
+    `smoke`, models and trainings are tiny, for a test of the definition.
     """
     check_matplotlib()
     spec, folder = find(what), Path(out)
@@ -108,7 +163,7 @@ def experiment(
     precision = _precision(spec) if then is None or not then.precision else then.precision
     source = _open(record, download)
     images = images_of_classes(source)
-    lab = Lab(
+    context = Context(
         experiment=spec,
         folder=folder,
         data=record.data,
@@ -118,14 +173,14 @@ def experiment(
         smoke=smoke,
         precision=precision,
     )
-    settled = lab.check()
+    resolved = context.check()
     if then is not None:
         check_images(folder, then, images)
-        check_arms(folder, then, settled, lab.usual)
-        settled = {**then.settled, **settled}
-    record = replace(record, precision=precision, images=images, settled=settled, starts=starts)
+        check_arms(folder, then, resolved, context.usual)
+        resolved = {**then.settled, **resolved}
+    record = replace(record, precision=precision, images=images, settled=resolved, starts=starts)
     with working_in(folder, record), signals_raise():
-        return _Round(lab=lab, record=record, watching=watching).run()
+        return _Round(context=context, record=record, watching=watching).run()
 
 
 def _decide(
@@ -147,7 +202,7 @@ def _decide(
     if minutes is not None and not 0 < minutes < math.inf:
         raise ConfigError(f"minutes {minutes:g} is not a positive number")
     if minutes is not None:
-        spec = replace(spec, minutes=minutes)  # what they would override is refused
+        spec = replace(spec, minutes=minutes)  # the settings that they would override are rejected
     begin = exact_call if isinstance(what, Experiment) else exact_command
     named = spec.name if isinstance(what, Experiment) else os.fspath(what)
     chosen = given or (SMOKE_DATA if smoke else DATA)
@@ -166,7 +221,7 @@ def _decide(
 
 
 def _precision(spec: Experiment) -> str:
-    """The recipe's; where it leaves it to the machine, what is fast on this one."""
+    """Precision of the recipe; for `auto`, the one that is fast on this machine."""
     found = settings_for(spec.recipe, spec.changes).precision
     return fast_precision(best_device()) if found == "auto" else found
 
@@ -189,14 +244,14 @@ def _open(record: Record, download: bool) -> DataSource:
 
 
 class _Round:
-    """All trainings, one seed of every arm after the other: cut short, it is still balanced."""
+    """All trainings, seed by seed over all arms: an interrupted experiment is still balanced."""
 
-    def __init__(self, *, lab: Lab, record: Record, watching: Watching) -> None:
-        self.lab, self.record, self.watching = lab, record, watching
+    def __init__(self, *, context: Context, record: Record, watching: Watching) -> None:
+        self.context, self.record, self.watching = context, record, watching
         self.failures: dict[str, str] = {}
 
     def run(self) -> Findings:
-        """Do what is left; tables are written after each training, all of it after each seed."""
+        """Run unfinished trainings; write tables after each one, and the page after each seed."""
         try:
             done = 0
             for arm, seed in self._trainings:
@@ -214,11 +269,11 @@ class _Round:
 
     @property
     def _trainings(self) -> list[tuple[Arm, int]]:
-        return self.lab.experiment.trainings(self.record.seeds)
+        return self.context.experiment.trainings(self.record.seeds)
 
     def _complete(self, arm: Arm, seed: int) -> None:
         if self._result(arm, seed) is not None:
-            drop_checkpoints(self.lab.place(arm.name, seed))  # a kill may have left them
+            drop_checkpoints(self.context.place(arm.name, seed))  # a kill may have left them
             return
         self._try(arm, seed)
         write_tables(self._findings())
@@ -227,7 +282,7 @@ class _Round:
         number, total = self._trainings.index((arm, seed)) + 1, len(self._trainings)
         try:
             with self.watching(f"[{number} of {total}] {arm.shown}, seed {seed}") as watcher:
-                complete(self.lab, arm, seed, watcher)
+                complete(self.context, arm, seed, watcher)
         except Interrupted:
             raise
         except VitlabError as error:
@@ -239,7 +294,7 @@ class _Round:
     def _findings(self) -> Findings:
         return Findings(
             record=self.record,
-            folder=self.lab.folder,
+            folder=self.context.folder,
             results=tuple(self._results()),
             failures=dict(self.failures),
         )
@@ -251,8 +306,8 @@ class _Round:
                 yield result
 
     def _result(self, arm: Arm, seed: int) -> Result | None:
-        """None of one that is not there or damaged, which `_try` reports."""
+        """Stored result; None if it is missing or damaged, which `_try` reports."""
         try:
-            return read_result(self.lab.place(arm.name, seed))
+            return read_result(self.context.place(arm.name, seed))
         except ConfigError:
             return None

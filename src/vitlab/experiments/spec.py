@@ -1,22 +1,25 @@
-"""An experiment as data: arms that differ from a base recipe, and what is compared with what."""
+"""An experiment as data: arms that differ from a base recipe, and their comparisons."""
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
-from vitlab.errors import ConfigError, UnknownName
+from vitlab.config import flat, from_dict, parse_toml
+from vitlab.errors import ConfigError, UnknownName, VitlabError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""An arm's name is a folder's."""
+"""Pattern of an arm's name, which is also the name of its folder."""
 MOST_STEPS = 8
-"""Times the steps of the first training that a cheaper one takes for the same compute: beyond it,
+"""Maximum steps of a cheaper arm at equal compute, in multiples of the first arm's: beyond it,
 batches and bookkeeping would take longer than the network."""
 RESERVED = {
     "seed": "the experiment counts the seeds; valid: its field seeds",
-    "judged_on": "an experiment tells the accuracy of test images; leave it out",
+    "judged_on": "an experiment reports the accuracy on test images; leave it out",
 }
 """Settings that are the same for all arms, with the reason."""
 
@@ -27,7 +30,7 @@ class Arm:
 
     name: str
     title: str = ""
-    """In tables and figures; empty: the name."""
+    """Title in tables and figures; empty: the name."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Dotted fields of the recipe, as `vitlab train --set` takes them."""
     against: tuple[str, ...] = ()
@@ -35,27 +38,27 @@ class Arm:
     series: str = ""
     """Arms of a series are joined by a line in the figure, and compared by the best of them."""
     x: float | None = None
-    """Where the arm stands on the figure's horizontal axis."""
+    """Position on the horizontal axis of the figure."""
     budget: float = 1.0
     """Part of the experiment's budget, or a multiple of it."""
     share: float = 1.0
-    """Part of the training images that it learns from, as many of each class: of the smallest."""
+    """Share of the training images: the same number per class, a share of the smallest class."""
     how: Literal["train", "pretrain", "tune", "test"] = "train"
-    """Train anew, with labels or without; fine-tune or judge as it is what `start` came to."""
+    """Train from scratch with or without labels; fine-tune or evaluate the model of `start`."""
     objective: Literal["", "masked-patch", "mae"] = ""
-    """For `pretrain`: what is learnt without labels."""
+    """For `pretrain`: the objective without labels."""
     once: bool = False
-    """With the first seed alone; every seed of an arm that starts from it takes that one."""
+    """Train with the first seed only; all seeds of an arm that starts from this one share it."""
     start: str = ""
-    """The arm whose model of the same seed `tune` and `test` take."""
+    """For `tune` and `test`: the arm whose model of the same seed is used."""
     weights: Literal["learnt", "fresh"] = "learnt"
-    """For `tune`: those of `start`, or of its model before it learnt anything, by the seed."""
+    """For `tune`: the trained weights of `start`, or its random initialisation by the seed."""
     new_head: bool = False
-    """For `tune`: every class starts at zero, also those that `start` knows."""
+    """For `tune`: reset the head to zeros, also for classes of `start`."""
     image_size: int = 0
     """For `tune` and `test`, the size of the images; 0: that of `start`."""
     positions: Literal["resized", "fresh"] = "resized"
-    """For `tune` and `test`: learned positions fitted to the new grid, or begun anew."""
+    """For `tune` and `test`: resize learned positions to the new grid, or initialise them anew."""
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -86,28 +89,28 @@ class Arm:
 
     @property
     def shown(self) -> str:
-        """What a reader sees."""
+        """Title, or the name without one."""
         return self.title or self.name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """What the figure's horizontal axis is."""
+    """Horizontal axis of the figure."""
 
     title: str = ""
     log: bool = False
     of: Literal["x", "compute"] = "x"
-    """Where an arm stands: its `x`, or the training compute that it spent."""
+    """Position of an arm: its `x`, or its training compute."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gain:
-    """Whether one thing brings more to some arm than to another: a difference of differences."""
+    """A difference of differences: the gain of one pair of arms beside that of another pair."""
 
     of: tuple[str, str]
-    """An arm with it and one without."""
+    """An arm with the change and one without."""
     beside: tuple[str, str]
-    """The same of what it is compared with."""
+    """The pair that the gain is compared with."""
 
     def __post_init__(self) -> None:
         names = self.of + self.beside
@@ -117,31 +120,31 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Experiment:
-    """A question, and the trainings that answer it."""
+    """A question and the arms that answer it."""
 
     name: str
     title: str
     arms: tuple[Arm, ...]
     question: str = ""
     paper: str = ""
-    """What others found, in a few sentences."""
+    """Published findings, in a few sentences."""
     recipe: str = "default"
     changes: dict[str, Any] = field(default_factory=dict)
-    """Of every arm, before its own."""
+    """Changes of the recipe for every arm, applied before its own."""
     minutes: float | None = None
-    """Of one training; None: the recipe's budget."""
+    """Minutes per training; None: the recipe's budget."""
     matched: Literal["minutes", "steps", "compute"] = "minutes"
-    """What all arms have alike: the minutes, or the steps or FLOPs that these buy the first one."""
+    """Quantity equal for all arms: minutes, or the steps or FLOPs of the first arm."""
     seeds: int = 3
     margin: float = 0.01
-    """Arms are called equal where the whole interval of their difference is within this."""
+    """Arms count as equal if the whole interval of their difference is within this margin."""
     measure: Literal["accuracy", "few-shot"] = "accuracy"
-    """Of all test images; or of classes that were not learnt, by 5 images and fixed features."""
+    """Accuracy on all test images, or 5-shot accuracy on classes not seen in training."""
     probes: tuple[Literal["gradients", "cost", "fit"], ...] = ()
-    """What else is measured: gradients of the blocks, time and memory of an update, and `fit`,
-    the accuracy on images that were learnt from."""
+    """Additional measurements: gradients of the blocks, time and memory of an update, and `fit`,
+    the accuracy on training images."""
     gains: tuple[Gain, ...] = ()
-    """What is compared besides."""
+    """Additional comparisons."""
     choose: str = ""
     """The series with which the others are compared, each by its best arm on held-out images."""
     axis: Axis = field(default_factory=Axis)
@@ -169,7 +172,7 @@ class Experiment:
         _check_references(self)
 
     def trainings(self, seeds: int) -> list[tuple[Arm, int]]:
-        """Every arm with every seed that it is trained with, one seed after the other."""
+        """Pairs of arm and seed to train, seed by seed."""
         return [
             (arm, seed) for seed in range(seeds) for arm in self.arms if not (arm.once and seed)
         ]
@@ -177,13 +180,13 @@ class Experiment:
     def only(self, names: Sequence[str]) -> "Experiment":
         """The experiment with these arms, those that they start from, and the first.
 
-        The first decides what the others get, so that parts of an experiment can be put together.
+        The first arm sets the budget of the others, so that parts of an experiment can be combined.
         """
         for name in names:
             if name not in self.by_name:
                 raise UnknownName("arm", name, self.by_name)
         kept = {self.arms[0].name, *names}
-        for arm in reversed(self.arms):  # a start stands before what it is for
+        for arm in reversed(self.arms):  # a start precedes the arms that use it
             if arm.name in kept and arm.start:
                 kept.add(arm.start)
         arms = tuple(
@@ -206,7 +209,7 @@ class Experiment:
 
     @property
     def series(self) -> dict[str, list[Arm]]:
-        """The arms of each series, in order; those of none are not in it."""
+        """The arms of each series, in order; arms without a series are left out."""
         found: dict[str, list[Arm]] = {}
         for arm in self.arms:
             if arm.series:
@@ -215,7 +218,7 @@ class Experiment:
 
 
 def _check_changes(arm: Arm) -> None:
-    """Refuse what would be ignored."""
+    """Raise for settings that would be ignored."""
     if arm.how == "test" and (arm.changes or arm.share != 1 or arm.budget != 1):
         raise ConfigError(
             f"arm {arm.name!r}: how 'test' trains nothing; leave out changes, share and budget"
@@ -226,14 +229,14 @@ def _check_changes(arm: Arm) -> None:
     if arm.share != 1:
         reasons["images_per_class"] = "share says it too; valid: one of them"
     if arm.changes.get("precision") == "auto":
-        reasons["precision"] = "'auto' is settled for all arms alike; valid: one of the others"
+        reasons["precision"] = "'auto' is decided for all arms alike; valid: one of the others"
     for key, reason in reasons.items():
         if key in arm.changes:
             raise ConfigError(f"arm {arm.name!r}: {key} in changes, but {reason}")
 
 
 def _check_budgets(experiment: Experiment) -> None:
-    """Refuse changes that something else decides for all arms."""
+    """Raise for changes that are set for all arms elsewhere."""
     name, keys = experiment.name, {"budget", "budget_in"}
     for key, reason in RESERVED.items():
         if key in experiment.changes:
@@ -272,11 +275,11 @@ def _check_references(experiment: Experiment) -> None:
             raise ConfigError(f"arm {arm.name!r}: {arm.start!r} trains nothing to start with")
         if arm.how == "test" and experiment.measure != "accuracy":
             raise ConfigError(
-                f"arm {arm.name!r}: how 'test' tells the accuracy, not {experiment.measure}; "
+                f"arm {arm.name!r}: how 'test' measures the accuracy, not {experiment.measure}; "
                 f"valid: train, pretrain, tune"
             )
         if arm.how == "test" and experiment.by_name[arm.start].how == "pretrain":
-            raise ConfigError(f"arm {arm.name!r}: {arm.start!r} has no head to be judged by")
+            raise ConfigError(f"arm {arm.name!r}: {arm.start!r} has no head to evaluate")
         if arm.once and any(arm.name in other.against for other in experiment.arms):
             raise ConfigError(f"arm {arm.name!r} is trained once: nothing is compared with it")
         known.append(arm.name)
@@ -290,12 +293,88 @@ def _check_references(experiment: Experiment) -> None:
 
 
 def _check_compared(experiment: Experiment) -> None:
-    """What has no accuracy can be compared with nothing."""
+    """Raise if an arm without accuracy is compared."""
     pairs = [(arm.name, *arm.against) for arm in experiment.arms if arm.against]
     for names in (*pairs, *(gain.of + gain.beside for gain in experiment.gains)):
         for name in names:
             if experiment.measure == "accuracy" and experiment.arm(name).how == "pretrain":
                 raise ConfigError(
-                    f"arm {name!r} is compared, but learns without labels and tells no classes; "
+                    f"arm {name!r} is compared, but learns without labels and predicts no classes; "
                     f"valid: an arm that is fine-tuned from it"
                 )
+
+
+# Experiments by name or from a TOML file: those of `studies/` are files like a user's own.
+
+
+STUDIES = Path(__file__).with_name("studies")
+NAMES = (
+    *("position", "class-token", "cnn-vs-vit", "data-size", "compute", "few-shot", "small-data"),
+    *("norm-placement", "shape", "resolution", "attention-kind", "pretraining"),
+)
+"""The bundled experiments in the order of the documentation."""
+
+
+def named(name: str) -> Experiment:
+    """Read the bundled experiment of a name."""
+    if name not in NAMES:
+        raise UnknownName("experiment", name, NAMES)
+    return read(STUDIES / f"{name}.toml")
+
+
+def find(what: str | os.PathLike[str] | Experiment) -> Experiment:
+    """Return the experiment of a name, or of a file whose name ends in .toml."""
+    if isinstance(what, Experiment):
+        return what
+    text = os.fspath(what)
+    if text in NAMES or not text.endswith(".toml"):
+        return named(text)
+    return read(Path(text))
+
+
+def read(path: Path) -> Experiment:
+    """Read the experiment in a file; its name is the file's unless it has a field `name`."""
+    try:
+        content = parse_toml(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    try:
+        return from_dict(Experiment, {"name": path.stem, "title": path.stem, **_expanded(content)})
+    except VitlabError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _expanded(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an Experiment: presets filled into the arms that name them."""
+    found = _with_flat_changes(content)
+    presets = found.pop("presets", {})
+    if not (isinstance(presets, Mapping) and all(isinstance(p, Mapping) for p in presets.values())):
+        raise ConfigError("presets is not a table of tables; valid: [presets.NAME], then changes")
+    if isinstance(found.get("arms"), list):
+        found["arms"] = [
+            _with_preset(_with_flat_changes(arm), presets) if isinstance(arm, Mapping) else arm
+            for arm in found["arms"]
+        ]
+    return found
+
+
+def _with_preset(arm: dict[str, Any], presets: Mapping[str, Any]) -> dict[str, Any]:
+    """The arm with the changes of its preset before its own."""
+    if "preset" not in arm:
+        return arm
+    name, own = arm.pop("preset"), arm.get("changes", {})
+    if not isinstance(own, Mapping):
+        return arm  # refused later, with the type that is expected
+    if name not in list(presets):
+        raise UnknownName(f"preset of arm {arm.get('name')!r}", str(name), presets)
+    return {**arm, "changes": {**dict(flat(presets[name])), **own}}
+
+
+def _with_flat_changes(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables inside `changes` as dotted keys: TOML writes `optimizer.lr = 1` as a table."""
+    found = dict(content)
+    if isinstance(found.get("changes"), Mapping):
+        found["changes"] = dict(flat(found["changes"]))
+    return found

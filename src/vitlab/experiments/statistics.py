@@ -1,86 +1,88 @@
-"""Means, deviations, and intervals of differences between arms.
+"""Means and deviations of arms, and the claims that their differences allow.
 
-Trainings of two arms with the same seed share their held-out images and the order of the others,
-so differences are taken seed by seed: Student's interval of their mean. Where no arm has more than
-one seed, the interval is that of the images, a bootstrap over those that both judged; or, with few
-shots, Student's over the draws that both share. That tells nothing of other seeds, so a difference
-must then be larger than the margin to be claimed, and nothing is called equal, unless both arms are
-the same weights. One seed left of several has no interval, and neither have differences that are
-the same in every seed: so few images, or weights that no seed changes, tell nothing of the spread.
+A difference is claimed if its p-value, corrected for all comparisons of the experiment by Holm's
+method, is below 5 %. Arms are called equal if the same holds for the hypothesis that they differ
+by the margin or more; of one seed, nothing is called equal, unless both arms are the same weights.
 """
 
-import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from vitlab.evaluation.bootstrap import interval as bootstrap
-from vitlab.evaluation.fewshot import student
-from vitlab.experiments.result import TRAIN_ACCURACY, Result
+from vitlab.experiments.estimates import (
+    LEVEL,
+    Estimate,
+    Residual,
+    contrast,
+    holm,
+    over_draws,
+    over_images,
+    over_seeds,
+    residual,
+)
+from vitlab.experiments.folder import TRAIN_ACCURACY, Result
 from vitlab.experiments.spec import Arm, Experiment
 
 Verdict = Literal["better", "worse", "equal", "open"]
 Over = Literal["seeds", "images", "draws"]
-SIGNS = (1.0, -1.0, -1.0, 1.0)
-"""Of an arm, the one it is against, and two that their difference is taken beside."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """An arm over its seeds."""
+    """Summary of an arm over its seeds."""
 
     arm: str
     values: tuple[float, ...]
     held_out: float | None
     pflops: float
     before: float
-    """PFLOPs of what it starts from, which it has in its weights; 0 of one that begins anew."""
+    """PFLOPs of the runs this arm starts from; 0 for training from scratch."""
     minutes: float
     minutes_before: float
-    """Wall time of the same."""
+    """Minutes of the runs this arm starts from."""
     steps: float
     parameters: int
     forward: int
     train_accuracy: float | None
-    """Of some of the images it learnt from; None where that was not measured."""
+    """Accuracy on some training images; None if not measured."""
 
     @property
     def mean(self) -> float:
-        """Over the seeds."""
+        """Mean over the seeds."""
         return statistics.fmean(self.values)
 
     @property
     def deviation(self) -> float | None:
-        """Over the seeds, of a sample; None of one seed."""
+        """Sample standard deviation over the seeds; None for one seed."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """How much better an arm is than another, with its 95 % interval."""
+    """Difference between two arms, with its 95 % interval."""
 
     arm: str
     against: str
     mean: float
     low: float | None
     high: float | None
-    """Of the interval; None where nothing tells it, such as one seed left of several."""
+    """Lower bound of the interval; None if it cannot be estimated."""
     seeds: int
-    """Pairs of trainings."""
+    """Number of pairs of trainings."""
     over: Over
-    """What the interval is about: other seeds; where each arm has one, other images or draws."""
+    """Source of variation: seeds; if each arm has one, test images or few-shot draws."""
+    p: float | None
+    """p-value of no difference, corrected for all comparisons of the experiment."""
     verdict: Verdict
     chosen: bool = False
     """Both arms are the best of their series on held-out images."""
     beside: tuple[str, ...] = ()
-    """Two arms whose own difference is taken off: empty, or how much more the first two differ."""
+    """Two arms whose difference is subtracted; empty: none."""
 
 
 def summaries(experiment: Experiment, results: Sequence[Result]) -> dict[str, Summary]:
-    """Every arm that has a result, in order."""
+    """Summary of every arm that has a result, in order."""
     found = {}
     for arm in experiment.arms:
         mine = [result for result in results if result.arm == arm.name]
@@ -92,7 +94,7 @@ def summaries(experiment: Experiment, results: Sequence[Result]) -> dict[str, Su
 
 
 def _before(experiment: Experiment, arm: Arm, results: Sequence[Result]) -> tuple[float, float]:
-    """PFLOPs and minutes behind the weights that an arm starts from, on average over seeds."""
+    """PFLOPs and minutes behind the weights an arm starts from, averaged over seeds."""
     if not arm.start or arm.weights == "fresh":
         return 0.0, 0.0
     pflops, minutes = _before(experiment, experiment.arm(arm.start), results)
@@ -129,42 +131,116 @@ def _summary(
 def differences(
     experiment: Experiment, results: Sequence[Result], failed: Collection[str] = ()
 ) -> list[Difference]:
-    """Of each arm to those it is against, of the best of each series, then of gains.
+    """Differences of each arm to its baselines, of the best of each series, then of gains.
 
-    `failed` are the names of arms that were tried and have no result.
+    `failed` are the names of arms that failed and have no result.
     """
     by_arm = {
         arm.name: {r.seed: r for r in results if r.arm == arm.name and r.value is not None}
         for arm in experiment.arms
     }
-    several = max(map(len, by_arm.values())) > 1
     pairs: list[tuple[tuple[str, ...], bool]] = [
         ((arm.name, other), False) for arm in experiment.arms for other in arm.against
     ]
     pairs += [(pair, True) for pair in _best_pairs(experiment, results, failed)]
     pairs += [((*gain.of, *gain.beside), False) for gain in experiment.gains]
-    found = (
-        difference(
-            {name: by_arm[name] for name in names},
-            margin=experiment.margin,
-            several=several,
-            chosen=chosen,
-            same_weights=len({_weights(experiment.arm(name)) for name in names}) == 1,
-        )
-        for names, chosen in pairs
+    several = max(map(len, by_arm.values())) > 1
+    pooled = residual(results) if several else None
+    found = []
+    for names, chosen in pairs:
+        same = len({_weights(experiment.arm(name)) for name in names}) == 1
+        gap = _gap([by_arm[name] for name in names], several, pooled, same_weights=same)
+        if gap is not None:
+            found.append((names, chosen, gap))
+    return _judged(found, experiment.margin)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Gap:
+    """A difference before it is judged."""
+
+    mean: float
+    seeds: int
+    over: Over
+    estimate: Estimate | None
+    may_be_equal: bool
+
+
+def _gap(
+    arms: Sequence[Mapping[int, Result]],
+    several: bool,
+    pooled: Residual | None,
+    *,
+    same_weights: bool,
+) -> _Gap | None:
+    """Difference of arms over the seeds common to all; None if there are none.
+
+    Arms evaluated on different images, since the data changed meanwhile, are not compared.
+    `several`: some arm of the experiment has more than one seed.
+    """
+    seeds = sorted(set.intersection(*(set(found) for found in arms)))
+    rows = [[found[seed] for found in arms] for seed in seeds]
+    rows = [row for row in rows if len({result.images for result in row}) == 1]
+    if not rows:
+        return None
+    over: Over = "seeds"
+    if several:
+        estimate = over_seeds(rows, pooled)
+    elif any(result.draws for result in rows[0]):
+        over, estimate = "draws", over_draws(rows[0], same_weights=same_weights)
+    else:
+        over, estimate = "images", over_images(rows[0], same_weights=same_weights)
+    gaps = [contrast([result.value or 0.0 for result in row]) for row in rows]
+    return _Gap(
+        mean=statistics.fmean(gaps),
+        seeds=len(rows),
+        over=over,
+        estimate=estimate,
+        may_be_equal=several or same_weights,
     )
-    return [item for item in found if item is not None]
+
+
+def _judged(found: Sequence[tuple[tuple[str, ...], bool, _Gap]], margin: float) -> list[Difference]:
+    """The differences with their verdicts, corrected for all of them together."""
+    estimates = [gap.estimate for _, _, gap in found]
+    different = holm([None if e is None else e.different for e in estimates])
+    equal = holm([None if e is None else e.equal(margin) for e in estimates])
+    return [
+        Difference(
+            arm=names[0],
+            against=names[1],
+            mean=gap.mean,
+            low=None if gap.estimate is None else gap.estimate.interval[0],
+            high=None if gap.estimate is None else gap.estimate.interval[1],
+            seeds=gap.seeds,
+            over=gap.over,
+            p=p,
+            verdict=verdict(gap.mean, p, same if gap.may_be_equal else None),
+            chosen=chosen,
+            beside=names[2:],
+        )
+        for (names, chosen, gap), p, same in zip(found, different, equal, strict=True)
+    ]
+
+
+def verdict(mean: float, different: float | None, equal: float | None) -> Verdict:
+    """Verdict of a difference from its corrected p-values; None: nothing may be claimed by it."""
+    if equal is not None and equal < LEVEL:
+        return "equal"
+    if different is None or different >= LEVEL:
+        return "open"
+    return "better" if mean > 0 else "worse"
 
 
 def _weights(arm: Arm) -> str:
-    """The arm whose training an arm is judged with; positions drawn anew are other weights."""
+    """The arm whose training produced an arm's weights; fresh positions count as other weights."""
     return arm.start if arm.how == "test" and arm.positions == "resized" else arm.name
 
 
 def _best_pairs(
     experiment: Experiment, results: Sequence[Result], failed: Collection[str]
 ) -> list[tuple[str, str]]:
-    """The best arm of each series and that of the one they are compared with."""
+    """Pairs of the best arm of each series and the best of the baseline series."""
     if not experiment.choose:
         return []
     held_out: dict[str, dict[int, float]] = {}
@@ -177,7 +253,7 @@ def _best_pairs(
     for series, arms in experiment.series.items():
         waiting = [arm.name for arm in arms if (0, place[arm.name]) > reached]
         if not set(waiting) <= set(failed):
-            continue  # some have not had their turn yet
+            continue  # some have not run yet
         known = {arm.name: held_out[arm.name] for arm in arms if arm.name in held_out}
         name = _best(known)
         if name is not None:
@@ -188,7 +264,7 @@ def _best_pairs(
 
 
 def _best(held_out: Mapping[str, Mapping[int, float]]) -> str | None:
-    """The arm with the best mean of the seeds that all have; None where there are none.
+    """The arm with the best mean over the seeds common to all; None if there are none.
 
     Within a round some arms are one seed ahead of others. One further behind failed: its mean
     would be over the lucky seeds.
@@ -199,107 +275,3 @@ def _best(held_out: Mapping[str, Mapping[int, float]]) -> str | None:
     if not seeds:
         return None
     return max(whole, key=lambda name: statistics.fmean(whole[name][seed] for seed in seeds))
-
-
-def difference(
-    arms: Mapping[str, Mapping[int, Result]],
-    *,
-    margin: float,
-    several: bool,
-    chosen: bool = False,
-    same_weights: bool = False,
-) -> Difference | None:
-    """Of an arm to another, by the seeds that all have; None where there are none.
-
-    Arms that were judged by different images, since these changed meanwhile, are not compared.
-
-    Two more arms take their own difference off. `several`: some arm of the experiment has more
-    than one seed, so that one alone claims nothing. `same_weights`: no seed would make a
-    difference.
-    """
-    seeds = sorted(set.intersection(*(set(found) for found in arms.values())))
-    rows = [[found[seed] for found in arms.values()] for seed in seeds]
-    rows = [row for row in rows if len({result.images for result in row}) == 1]
-    if not rows:
-        return None
-    gaps = [_contrast([result.value or 0.0 for result in row]) for row in rows]
-    over, bounds = _interval(rows, gaps, several)
-    low, high = bounds or (None, None)
-    arm, against, *beside = arms
-    return Difference(
-        arm=arm,
-        against=against,
-        mean=statistics.fmean(gaps),
-        low=low,
-        high=high,
-        seeds=len(rows),
-        over=over,
-        verdict=verdict(low, high, margin, one_seed=over != "seeds" and not same_weights),
-        chosen=chosen,
-        beside=tuple(beside),
-    )
-
-
-def _contrast(values: Sequence[float]) -> float:
-    """The first less the second; of four, less what the third has over the fourth."""
-    return sum(sign * value for sign, value in zip(SIGNS, values, strict=False))
-
-
-def _interval(
-    rows: Sequence[Sequence[Result]], gaps: Sequence[float], several: bool
-) -> tuple[Over, tuple[float, float] | None]:
-    """What it is about, and its bounds."""
-    if several:
-        return "seeds", paired_interval(gaps) if _vary(gaps) else None
-    (row,) = rows
-    if any(result.draws for result in row):
-        return "draws", draw_interval(row)
-    return "images", image_interval(row)
-
-
-def _vary(gaps: Sequence[float]) -> bool:
-    """Whether seeds differ by more than the last digits of a number."""
-    return max(gaps) - min(gaps) > 1e-9
-
-
-def paired_interval(gaps: Sequence[float]) -> tuple[float, float]:
-    """Student's 95 % interval of the mean of paired differences."""
-    mean = statistics.fmean(gaps)
-    half = student(len(gaps) - 1) * statistics.stdev(gaps) / math.sqrt(len(gaps))
-    return mean - half, mean + half
-
-
-def draw_interval(row: Sequence[Result]) -> tuple[float, float] | None:
-    """The same over draws of a few images, which all arms were judged by."""
-    counts = {len(result.draws) for result in row}
-    if len(counts) > 1 or min(counts) < 2:
-        return None
-    return paired_interval([_contrast(v) for v in zip(*(r.draws for r in row), strict=True)])
-
-
-def image_interval(row: Sequence[Result]) -> tuple[float, float] | None:
-    """95 % bootstrap interval of the difference over images that all judged, image by image."""
-    bits = [result.bits for result in row]
-    known = [found for found in bits if found is not None]
-    if len(known) < len(bits) or len({len(found) for found in known}) > 1:
-        return None
-    gaps = np.array(SIGNS[: len(row)]) @ np.array(known, dtype=np.float64)
-    return bootstrap(lambda rows: float(gaps[rows].mean()), len(gaps))
-
-
-def verdict(
-    low: float | None, high: float | None, margin: float, *, one_seed: bool = False
-) -> Verdict:
-    """What may be said: nothing where the interval crosses zero, unless it is within the margin.
-
-    Of `one_seed` of each, the interval tells nothing of others: it must lie beyond the margin, and
-    nothing is equal.
-    """
-    if low is None or high is None:
-        return "open"
-    if -margin <= low and high <= margin and not one_seed:
-        return "equal"
-    least = margin if one_seed else 0.0
-    if low > least:
-        return "better"
-    return "worse" if high < -least else "open"

@@ -14,6 +14,7 @@ from vitlab.explain.explanation import Array, Explanation, caption
 from vitlab.explain.limits import LONGEST, MOST
 from vitlab.io.files import check_parent, replacing
 from vitlab.io.text import literal
+from vitlab.objectives.objective import objective_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -192,17 +193,21 @@ def _show_top(axes: Any, explanation: Explanation) -> None:
     axes.set_axis_off()
     shown = explanation.top[:5]
     if not shown:
-        said = "no head: no classes" if explanation.task == "single-label" else "no label"
+        said = (
+            "no head: no classes"
+            if objective_of(explanation.task).prediction == "best"
+            else "no label"
+        )
         axes.text(0.0, 0.5, said, color=SOFT, fontsize=9)
         return
     axes.set_xlim(0, 1)
     axes.set_ylim(5.2, -0.6)
     for place, (label, number) in enumerate(shown):
-        regression = explanation.task == "regression"
-        if not regression:
+        has_values = objective_of(explanation.task).has_values
+        if not has_values:
             axes.barh(place + 0.28, 1.0, height=0.16, color=TRACK)
             axes.barh(place + 0.28, number, height=0.16, color=BAR)
-        told = f"{number:.4g}" if regression else f"{number:.1%}"
+        told = f"{number:.4g}" if has_values else f"{number:.1%}"
         weight = "bold" if label == explanation.target else "normal"
         axes.text(0.0, place, _short(label, 26), fontsize=9, color=INK, weight=weight, va="center")
         axes.text(1.0, place, told, fontsize=9, color=INK, weight=weight, va="center", ha="right")
@@ -213,7 +218,13 @@ def _explain_colours(figure: Any, axes: Any, part: float) -> None:
     from matplotlib.cm import ScalarMappable
 
     bar = figure.colorbar(
-        ScalarMappable(cmap=COLOURS), ax=axes, location="bottom", shrink=part, aspect=28, pad=0.02
+        ScalarMappable(cmap=COLOURS),
+        ax=axes,
+        location="bottom",
+        shrink=part,
+        aspect=28,
+        pad=0.02,
+        panchor=False,  # else panels with a bar move up beside those without
     )
     bar.set_ticks([0, 1], labels=["least of the map", "most"], fontsize=8, color=SOFT)
     bar.outline.set_visible(False)

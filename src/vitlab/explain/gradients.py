@@ -6,10 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitlab.explain.maps import Maps
-from vitlab.explain.placement import cell_means, placement
+from vitlab.explain.explanation import cell_means, placement
 from vitlab.explain.request import CNN
-from vitlab.explain.trace import Trace, backward, score_gradient, total_score
+from vitlab.explain.trace import Maps, Trace, backward, score_gradient, total_score
 from vitlab.nn.encoder import Grid
 
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitlab.errors import InputError, UnknownName
-from vitlab.explain.maps import unpooled
-from vitlab.explain.trace import Trace
+from vitlab.explain.trace import Trace, unpooled
 from vitlab.models.cnn import ResNet, TutorialCNN
 from vitlab.models.config import ViTConfig
 from vitlab.models.merging import check_unmerged
@@ -50,11 +50,16 @@ class Query:
             row[:, found.prefix + _place(self.token, found.grid, grid)] = 1.0
         elif pool == "cls":
             row[:, 0] = 1.0
-        elif pool == "map":
+        elif pool == "cls_dist":
+            row[:, :2] = 0.5
+        elif found.model.config.attention_pool:
             row = behind(found, layer, probe_looks(found).mean(dim=1))
         else:
             row[:, 0 if pool == "mean_all" else found.prefix :] = 1.0
             row /= row.sum(dim=1, keepdim=True)
+        if self.token is None and pool == "cls_mean":
+            row /= 2
+            row[:, 0] = 0.5
         return row
 
     def words(self, config: ViTConfig) -> str:
@@ -63,7 +68,11 @@ class Query:
             return "the patch in row {}, column {}".format(*self.token)
         if config.pool == "cls":
             return "the class token"
-        if config.pool == "map":
+        if config.pool == "cls_dist":
+            return "the class token and the distillation token"
+        if config.pool == "cls_mean":
+            return "the class token and the average patch"
+        if config.attention_pool:
             return "the probe of the attention pooling"
         if config.pool == "mean_all":
             return "the average token (this model averages all of its tokens)"
@@ -91,8 +100,9 @@ def probe_looks(found: Trace) -> Float[Tensor, "B A N"]:
     pool = found.model.pool
     assert isinstance(pool, AttentionPool)
     with torch.no_grad():
-        tokens = found.tokens()
-        return pool.attention.weights(pool.probes(len(tokens)), tokens)[:, :, 0]
+        tokens = found.tokens()[:, pool.skip :]
+        looks = pool.attention.weights(pool.probes(len(tokens)), tokens)[:, :, 0]
+        return F.pad(looks, (pool.skip, 0))
 
 
 Method = Literal["attention", "rollout", "relevance", "gradcam", "input-gradient"]
@@ -176,8 +186,8 @@ class Ask:
 
     def _check_without_blocks(self, config: ViTConfig) -> None:
         """Raise unless the request concerns the pooling of a model without encoder blocks."""
-        valid = ["input-gradient"] if config.pool == "cls" else [*OF_ANY_MODEL]
-        valid += ["attention"] if config.pool == "map" else []
+        valid = ["input-gradient"] if config.pool in ("cls", "cls_dist") else [*OF_ANY_MODEL]
+        valid += ["attention"] if config.attention_pool else []
         if self.method not in valid or self.each is not None or self.token is not None:
             raise InputError(
                 f"{self.method} of blocks, but the model has none; valid: {', '.join(valid)}, "
@@ -261,7 +271,7 @@ def parts(ask: Ask) -> str:
 def _of_attention(config: ViTConfig, ask: Ask) -> str:
     heads = f"the mean of {config.heads} heads" if ask.head is None else f"head {ask.head}"
     who = ask.query.words(config)
-    if config.pool == "map" and ask.token is None:
+    if config.attention_pool and ask.token is None:
         if ask.layer is None and ask.each is None:  # always true without blocks
             return f"Where does {who} look, in {heads}?"
         who = f"what {who} reads, as much as it reads it,"

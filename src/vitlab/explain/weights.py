@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from vitlab.errors import Lacks
 from vitlab.explain.embedding import principal_components
 from vitlab.models.vit import VisionTransformer
-from vitlab.nn.patch_embed import ShiftedPatchEmbed
+from vitlab.nn.patch_embed import HybridEmbed, ShiftedPatchEmbed
 from vitlab.nn.pos_embed import Conditional, OffsetBias
 from vitlab.nn.resnet import StdConv2d
-from vitlab.nn.stem import HybridEmbed
 
 
 def position_tables(model: nn.Module) -> list[Float[Tensor, "h w D"]]:

@@ -72,6 +72,11 @@ def can_export() -> bool:
     return all(find_spec(name) is not None for name in NEEDED)
 
 
+def exportable(weights: Path) -> bool:
+    """True if these weights can become one ONNX file here."""
+    return can_export() and weights.stat().st_size <= LARGEST
+
+
 def require_onnx() -> None:
     """Raise with the package to install if it is missing."""
     if not can_export():

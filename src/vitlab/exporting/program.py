@@ -11,10 +11,10 @@ from torch.export import Dim, ExportedProgram
 
 from vitlab.errors import InputError
 from vitlab.images.preprocessing import Preprocessing
-from vitlab.machine.cores import plain_products
-from vitlab.models.build import create_model
+from vitlab.machine.device import plain_products
 from vitlab.models.config import Size, pair
 from vitlab.models.cost import image_shape
+from vitlab.models.variants import create_model
 from vitlab.models.vit import VisionTransformer, logits_of
 from vitlab.weights.adapt import adapt, adapted_config
 

@@ -7,7 +7,7 @@ as many times wider as there are bands.
 import io
 import math
 import os
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -16,7 +16,6 @@ from PIL import TiffImagePlugin, UnidentifiedImageError
 
 from vitlab.errors import InputError, SeveralPictures, TooLarge
 from vitlab.images.open import (
-    ENDINGS,
     OPENING,
     describe_bytes,
     is_part,
@@ -27,8 +26,8 @@ from vitlab.images.open import (
 )
 
 Pixels = NDArray[Any]
-ARRAYS = frozenset({".npy"})
-TIFFS = frozenset(ENDINGS["TIFF"])
+READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+"""Readers of the header of a `.npy` file, by the version of the format."""
 USUAL_BANDS = 4
 """Bands of an array that count as one pixel, as in images with colour and transparency."""
 PAGES = 1_000
@@ -51,56 +50,73 @@ class Bands(NamedTuple):
     """More than 8 bits a value."""
 
 
-def is_array(path: str | os.PathLike[str]) -> bool:
-    """True if a file holds a NumPy array, by its extension."""
-    return os.path.splitext(path)[1].lower() in ARRAYS
-
-
-def is_tiff(path: str | os.PathLike[str]) -> bool:
-    """True if a file is a TIFF, by its extension."""
-    return os.path.splitext(path)[1].lower() in TIFFS
-
-
 def read_array(path: str | os.PathLike[str]) -> Pixels:
-    """Pixels [H, W, C] of a `.npy` file of [H, W], [H, W, C] or [C, H, W].
+    """Pixels [H, W, C] of a `.npy` file of [H, W], [H, W, C] or [C, H, W]; a signal [L] is one row.
 
     Its header must match the file size and the limit on pixels before anything else is read.
     """
-    mapped = _map_array(path)
-    order: Any = "F" if mapped.flags.f_contiguous and not mapped.flags.c_contiguous else "C"
-    # Not read from the memory map: a file truncated by another program would kill the process.
-    values = np.fromfile(path, mapped.dtype, mapped.size, offset=mapped.offset)
-    return _channels_last(values.reshape(mapped.shape, order=order), path)
+    found = _array_header(path)
+    # Not mapped into memory: a file truncated by another program would kill the process.
+    values = np.fromfile(path, found.dtype, math.prod(found.shape), offset=found.offset)
+    return _channels_last(values.reshape(found.shape, order=found.order), path)
 
 
 def array_bands(path: str | os.PathLike[str]) -> Bands:
     """Number of channels of a `.npy` file, without reading its pixels."""
-    mapped = _map_array(path)
-    return Bands(_channels_last(mapped, path).shape[2], mapped.dtype != np.uint8)
+    found = _array_header(path)
+    return Bands(_image_shape(found.shape, path)[2], found.dtype != np.uint8)
 
 
-def _map_array(path: str | os.PathLike[str]) -> Any:
-    """Memory map of an array; raises for objects and for sizes beyond the file or the limit."""
-    mapped: Any = npy.open_memmap(os.fspath(path), mode="r")
+class ArrayHeader(NamedTuple):
+    """Header of a `.npy` file."""
+
+    shape: tuple[int, ...]
+    order: Literal["C", "F"]
+    dtype: np.dtype[Any]
+    offset: int
+    """Bytes before the values."""
+
+
+def _array_header(path: str | os.PathLike[str]) -> ArrayHeader:
+    """Header of an array; raises for objects and for sizes beyond the limit or the file."""
     name = os.fspath(path)
-    if mapped.dtype.kind not in "buif":
-        raise InputError(f"{name}: an array of {mapped.dtype}; valid: numbers, such as uint8")
-    height, width, bands = _channels_last(mapped, path).shape
+    with open(path, "rb") as file:
+        version = npy.read_magic(file)
+        if version not in READERS:
+            raise InputError(f"{name}: a .npy file of version {version}; valid: (1, 0) and (2, 0)")
+        shape, fortran, dtype = READERS[version](file)
+        offset, size = file.tell(), os.fstat(file.fileno()).st_size
+    if dtype.kind not in "buif":
+        raise InputError(f"{name}: an array of {dtype}; valid: numbers, such as uint8")
+    height, width, bands = _image_shape(shape, path)
     limit, pixels = pixel_limit(), height * width * math.ceil(bands / USUAL_BANDS)
     if limit is not None and pixels > limit:
-        raise TooLarge(f"{name}: {too_many(pixels, f'{height} x {width} x {bands}')}")
-    return mapped
+        raise TooLarge(f"{name}: {too_many(pixels, f'{width} x {height} x {bands}')}")
+    needed = offset + math.prod(shape) * dtype.itemsize
+    if size < needed:
+        raise InputError(f"{name}: truncated: {size} bytes; valid: {needed}, as it declares")
+    return ArrayHeader(shape, "F" if fortran else "C", dtype, offset)
 
 
 def _channels_last(array: Pixels, path: str | os.PathLike[str]) -> Pixels:
-    if array.ndim == 2:
-        return array[..., None]
-    if array.ndim != 3:
-        raise InputError(
-            f"{os.fspath(path)}: an array of shape {array.shape}; "
-            "valid: [H, W], [H, W, C] or [C, H, W]"
-        )
+    if array.ndim <= 2:
+        return np.atleast_2d(array)[..., None]
     return np.moveaxis(array, 0, 2) if _bands_first(array.shape, path) else array
+
+
+def _image_shape(shape: tuple[int, ...], path: str | os.PathLike[str]) -> tuple[int, int, int]:
+    """Height, width and bands of an array."""
+    if len(shape) not in (1, 2, 3) or 0 in shape:
+        raise InputError(
+            f"{os.fspath(path)}: an array of shape {shape}; valid: [L], [H, W], [H, W, C] or "
+            "[C, H, W]"
+        )
+    if len(shape) == 1:
+        return 1, shape[0], 1
+    if len(shape) == 2:
+        return shape[0], shape[1], 1
+    first, middle, last = shape
+    return (middle, last, first) if _bands_first(shape, path) else (first, middle, last)
 
 
 def _bands_first(shape: tuple[int, ...], path: str | os.PathLike[str]) -> bool:
@@ -110,7 +126,7 @@ def _bands_first(shape: tuple[int, ...], path: str | os.PathLike[str]) -> bool:
         return first != middle
     if middle <= min(first, last) or first == last:
         raise InputError(
-            f"{os.fspath(path)}: an array of shape {shape}, of which nothing tells the bands; "
+            f"{os.fspath(path)}: an array of shape {shape}, whose axis of bands is ambiguous; "
             "valid: [H, W, C] or [C, H, W] of square images, or with C below H and W"
         )
     return first < last
@@ -162,7 +178,7 @@ def _cells(tags: Any, dtype: np.dtype[Any], name: str) -> Cells:
     rows = min(int(tags.get(ROWS, height)), height)
     cell = (int(tags[TILE_HEIGHT]), int(tags[TILE_WIDTH])) if tiled else (rows, width)
     if min(height, width, samples, *cell) < 1:
-        raise InputError(f"{name}: {height} x {width} x {samples} in parts of {cell}; valid: 1 on")
+        raise InputError(f"{name}: {width} x {height} x {samples} in parts of {cell}; valid: 1 on")
     _check_values(name, (height, width, samples), cell)
     offsets, sizes = (tags[TILES], tags[TILE_BYTES]) if tiled else (tags[STRIPS], tags[STRIP_BYTES])
     places = tuple(zip(offsets, sizes, strict=False))

@@ -1,9 +1,10 @@
 """Contact sheet of many images, each with a caption and a mark: Pillow only, no torch."""
 
 import bisect
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Literal, cast
@@ -11,8 +12,8 @@ from typing import Literal, cast
 from PIL import Image, ImageDraw, ImageFont
 
 from vitlab.errors import FileError, InputError, SeveralPictures
-from vitlab.images.open import open_image
-from vitlab.images.preprocessing import UNREADABLE, read_bands
+from vitlab.images.open import UNREADABLE, open_image
+from vitlab.images.preprocessing import read_bands
 from vitlab.io.files import check_parent, replacing
 
 Mark = Literal["none", "good", "bad", "warn"]
@@ -83,7 +84,7 @@ def check_name(path: Path) -> None:
 
 
 def _card(tile: Tile) -> _Card:
-    lines = [_shorten(line, _font(12), SIDE) for line in _clean(tile.caption).split("\n")]
+    lines = [_shorten(line, _font(12, line), SIDE) for line in _clean(tile.caption).split("\n")]
     try:
         picture = _fit(_shown(tile.image))
     except InputError as error:
@@ -151,9 +152,10 @@ def _draw(cards: Sequence[_Card], title: str, columns: int, more: int) -> Image.
     note = _note(len(cards), more)
     sheet = Image.new("RGB", (width, top - GAP + MARGIN + (26 * SCALE if note else 0)), PAGE)
     room = width - 2 * MARGIN
-    _text(sheet, (MARGIN, MARGIN - 4 * SCALE), _shorten(title, _font(20), room), 20, INK)
+    _text(sheet, (MARGIN, MARGIN - 4 * SCALE), _shorten(title, _font(20, title), room), 20, INK)
     for place, heading in headings:
-        _text(sheet, (MARGIN, place + 2 * SCALE), _shorten(heading, _font(15), room), 15, INK)
+        text = _shorten(heading, _font(15, heading), room)
+        _text(sheet, (MARGIN, place + 2 * SCALE), text, 15, INK)
     for card, (left, place) in zip(cards, places, strict=True):
         _draw_card(sheet, card, (left, place, left + SIDE + 2 * PAD, place + height))
     _text(sheet, (MARGIN, top + 2 * SCALE), note, 14, SOFT)
@@ -203,11 +205,55 @@ def _draw_badge(
     sheet.paste(disc, (centre[0] - disc.width // 2, centre[1] - disc.height // 2), disc)
 
 
+# Pillow's own font has the letters of English alone. Other text is drawn in a font of the system;
+# letters that no font has are escaped, such as \u5f55.
+
+FONTS = (
+    *("DejaVuSans.ttf", "NotoSans-Regular.ttf", "LiberationSans-Regular.ttf", "Arial.ttf"),
+    *("NotoSansCJK-Regular.ttc", "NotoSansCJKsc-Regular.otf", "wqy-microhei.ttc", "wqy-zenhei.ttc"),
+    *("PingFang.ttc", "Arial Unicode.ttf", "msyh.ttc", "YuGothR.ttc", "malgun.ttf"),
+)
+"""Fonts of Linux, macOS and Windows with more letters, in the order of trial."""
+NO_LETTER = "\U0010ffff"
+"""A character that no font has: it is drawn as the sign for a missing one."""
+
+
+def _font(size: int, text: str = "") -> ImageFont.FreeTypeFont:
+    """First font with the most letters of the text: Pillow's own if it has all."""
+    own = _default_font(size)
+    if text.isascii():
+        return own
+    others = (_system_font(name, size) for name in FONTS)
+    fonts = [own, *(font for font in others if font is not None)]
+    return max(fonts, key=lambda font: sum(_has(font, letter) for letter in set(text)))
+
+
 @cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
+def _system_font(name: str, size: int) -> ImageFont.FreeTypeFont | None:
+    try:
+        return ImageFont.truetype(name, size * SCALE)
+    except OSError:
+        return None
+
+
+@cache
+def _default_font(size: int) -> ImageFont.FreeTypeFont:
     font = ImageFont.load_default(size * SCALE)
     assert isinstance(font, ImageFont.FreeTypeFont)  # always true where a size is given
     return font
+
+
+@lru_cache(10_000)
+def _has(font: ImageFont.FreeTypeFont, letter: str) -> bool:
+    return bytes(font.getmask(letter)) != bytes(font.getmask(NO_LETTER))
+
+
+def _drawable(text: str) -> str:
+    """Text with letters escaped that its font does not have."""
+    font = _font(12, text)
+    return "".join(
+        c if c.isspace() or _has(font, c) else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def _text(
@@ -220,14 +266,15 @@ def _text(
     anchor: str = "la",
 ) -> None:
     if text:
-        ImageDraw.Draw(sheet).text(place, text, fill=colour, font=_font(size), anchor=anchor)
+        font = _font(size, text)
+        ImageDraw.Draw(sheet).text(place, text, fill=colour, font=font, anchor=anchor)
 
 
 def _clean(text: str) -> str:
-    """Text that every font can render: no control characters, no lone surrogates."""
-    lines = text.encode(errors="replace").decode().splitlines()
-    shown = ("".join(c if c.isprintable() else " " for c in line) for line in lines)
-    return "\n".join(shown)
+    """Text that can be drawn: no control characters, no lone surrogates, no missing letters."""
+    whole = unicodedata.normalize("NFC", text.encode(errors="replace").decode())
+    shown = ("".join(c if c.isprintable() else " " for c in line) for line in whole.splitlines())
+    return "\n".join(_drawable(line) for line in shown)
 
 
 def _shorten(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:

@@ -1,34 +1,91 @@
-"""Decode one image file to 8-bit pixels of the model's input size.
+"""Decode one image file to 8-bit pixels of the model's input size, whole or a random crop of it.
 
 Imports torch only for random crops: processes that read whole images start without it.
 """
 
-import errno
 import math
 import os
-import stat
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from vitlab.config import from_dict, to_dict
 from vitlab.errors import InputError
-from vitlab.images.boxes import crop_box
-from vitlab.images.open import LEAST, check_single, open_image, pixel_limit
-from vitlab.images.preprocessing import (
-    FILTERS,
-    MODES,
-    ORIENTATION,
-    UNREADABLE,
-    Interpolation,
-    Preprocessing,
+from vitlab.images.open import (
+    LEAST,
+    StoredImage,
+    as_file,
+    check_regular,
+    check_single,
+    open_image,
+    opened,
+    pixel_limit,
+    reason_of,
 )
+from vitlab.images.preprocessing import FILTERS, MODES, ORIENTATION, Interpolation, Preprocessing
+
+ATTEMPTS = 10
+
+
+class Box(NamedTuple):
+    """Pixels from `top` to before `bottom` and from `left` to before `right`."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+
+def random_box(
+    size: tuple[int, int],
+    *,
+    area: tuple[float, float],
+    ratio: tuple[float, float],
+    draw: Random,
+) -> Box | None:
+    """A rectangle with a share of the area and a width / height within bounds; None: none fitted.
+
+    The share is drawn uniformly and the ratio log-uniformly, as in "Inception" cropping.
+    """
+    height, width = size
+    for _ in range(ATTEMPTS):
+        pixels = _between(*area, draw.random()) * height * width
+        proportion = math.exp(_between(math.log(ratio[0]), math.log(ratio[1]), draw.random()))
+        rows, columns = round((pixels / proportion) ** 0.5), round((pixels * proportion) ** 0.5)
+        if 0 < rows <= height and 0 < columns <= width:
+            top = int(draw.random() * (height - rows + 1))
+            left = int(draw.random() * (width - columns + 1))
+            return Box(top, left, top + rows, left + columns)
+    return None
+
+
+def central_box(size: tuple[int, int], ratio: tuple[float, float]) -> Box:
+    """The largest centred rectangle whose width / height is within bounds."""
+    height, width = size
+    columns = min(width, max(1, round(height * ratio[1])))
+    rows = min(height, max(1, round(width / ratio[0])))
+    top, left = (height - rows) // 2, (width - columns) // 2
+    return Box(top, left, top + rows, left + columns)
+
+
+def crop_box(
+    size: tuple[int, int], *, area: tuple[float, float], ratio: tuple[float, float], seed: int
+) -> Box:
+    """Region of a random resized crop: a random rectangle, else the largest central one."""
+    found = random_box(size, area=area, ratio=ratio, draw=Random(seed))
+    return central_box(size, ratio) if found is None else found
+
+
+def _between(low: float, high: float, share: float) -> float:
+    return low + (high - low) * share
+
 
 Pixels = NDArray[np.uint8]
 UPRIGHT: Mapping[int, Callable[[Pixels], Pixels]] = {
@@ -61,15 +118,14 @@ class Decoder:
         """Channels, height and width of every result."""
         return (self.preprocessing.channels, *self.preprocessing.size)
 
-    def read(self, path: str, seed: int) -> Pixels:
+    def read(self, source: str | StoredImage, seed: int) -> Pixels:
         """Pixels, [C, H, W]; raises InputError with only the reason if they cannot be read."""
         try:
-            check_regular(path)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Pillow's, about damage that it can repair
-                pixels = self._pixels(path, seed)
+                pixels = self._pixels(source, seed)
         except Exception as error:  # decoders of damaged files raise nearly anything
-            raise InputError(reason_of(error, path)) from error
+            raise InputError(reason_of(error, os.fspath(source))) from error
         channels, height, width = self.shape
         return np.ascontiguousarray(pixels.reshape(height, width, channels).transpose(2, 0, 1))
 
@@ -82,12 +138,14 @@ class Decoder:
         """Decoder from the output of `to_json`."""
         return from_dict(cls, data)
 
-    def _pixels(self, path: str, seed: int) -> Pixels:
-        if self.preprocessing.by_path(path):
-            bands = self.preprocessing.read(path)
+    def _pixels(self, source: str | StoredImage, seed: int) -> Pixels:
+        if self.preprocessing.by_path(source):
+            with as_file(source) as path:
+                check_regular(path)
+                bands = self.preprocessing.read(path)
             fitted = [self._fit_band(band, seed) for band in bands]
             return fitted[0] if len(bands) == 1 else np.stack(fitted, axis=-1)
-        with open_image(path) as image:
+        with open_image(opened(source)) as image:
             check_single(image)
             return self._fit(image, seed)
 
@@ -143,34 +201,8 @@ def resized(image: Image.Image, size: tuple[int, int], interpolation: Interpolat
     return np.asarray(image.resize(size[::-1], FILTERS[interpolation]))
 
 
-def check_regular(path: str) -> None:
-    """Raise for files that would block or never end: pipes, devices, sockets; and for folders."""
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise InputError("a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file")
-    if not found.st_size:
-        raise InputError("an empty file")
-
-
 def plain(image: JpegImageFile) -> bool:
     """True if a JPEG needs no conversions or checks of the general path."""
     limit = pixel_limit()
     pixels = image.height * image.width
     return image.mode in MODES.values() and pixels >= LEAST and (limit is None or pixels <= limit)
-
-
-def reason_of(error: Exception, name: str = "image") -> str:
-    """One line about the fault of a file, without the name that it was read by.
-
-    Too many open files is not a fault of the file: that error is raised again.
-    """
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        raise error
-    if isinstance(error, UnidentifiedImageError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    text = " ".join(str(error).removeprefix(f"{name}: ").removeprefix("image: ").split())
-    if text.startswith(UNREADABLE):  # the same words for every way of reading a file
-        text = text[len(UNREADABLE) : -1]
-    return text or type(error).__name__

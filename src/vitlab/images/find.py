@@ -5,18 +5,44 @@ Files are found lazily: a million of them need not be listed first.
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
+from pathlib import PurePath
 from typing import Literal
 
 from vitlab.images import open as image_file
-from vitlab.images.bands import ARRAYS
+from vitlab.images.open import ARRAYS
 
 SUFFIXES = ARRAYS.union(*image_file.ENDINGS.values())
 ENDINGS = " ".join(sorted(SUFFIXES))
-OTHERS = ".arw .cr2 .dng .eps .heic .heif .jp2 .nef .pdf .psd .svg .tga"
-DOUBTFUL = frozenset(OTHERS.split())
+FOREIGN = {
+    ".arw": "Sony raw",
+    ".cr2": "Canon raw",
+    ".cr3": "Canon raw",
+    ".dng": "raw",
+    ".eps": "EPS",
+    ".jp2": "JPEG 2000",
+    ".jxl": "JPEG XL",
+    ".nef": "Nikon raw",
+    ".pdf": "PDF",
+    ".psd": "Photoshop",
+    ".raf": "Fuji raw",
+    ".svg": "SVG",
+    ".tga": "TGA",
+}
 """Image formats that can hardly be read: tried and reported rather than skipped."""
+REMEDY = "convert them to JPEG or PNG"
+
+
+def foreign_formats(paths: Iterable[str]) -> str:
+    """Number of files of each format that is not read, such as `3 PDF, 1 Sony raw`."""
+    endings = (os.path.splitext(path)[1].lower() for path in paths)
+    found = Counter(FOREIGN[ending] for ending in endings if ending in FOREIGN)
+    return ", ".join(f"{count:,} {name}" for name, count in found.most_common())
+
+
 HIDDEN = (".", "__")
 """Prefixes of hidden names, which are skipped."""
 BLOCK = 10_000
@@ -40,10 +66,10 @@ def matching(pattern: str) -> Iterator[str]:
 def walk_images(folder: str) -> Iterator[str]:
     """Image files by extension, at any depth: a folder's own files first, then its subfolders.
 
-    Links are followed, each folder once; hidden names are skipped. The path of a folder that cannot
-    be opened is among the files: reading it raises with the reason.
+    Links are followed, each folder once, but none to a folder above; hidden names are skipped. The
+    path of a folder that cannot be opened is among the files: reading it raises with the reason.
     """
-    visited, todo = Visited(), [folder]
+    visited, todo = Visited(folder), [folder]
     while todo:
         place = todo.pop()
         try:
@@ -65,18 +91,29 @@ def in_blocks(names: Iterable[str]) -> Iterator[str]:
 
 
 class Visited:
-    """Visited folders: links may lead into one several times, or in a circle."""
+    """Visited folders: links may lead into one several times, in a circle, or up.
 
-    def __init__(self) -> None:
+    A link to a folder that contains `root` is not followed: it would add the files beside it.
+    """
+
+    def __init__(self, root: str) -> None:
         self._known: set[tuple[int, int]] = set()
+        for path in {os.path.abspath(root), os.path.realpath(root)}:
+            for above in PurePath(path).parents:
+                with suppress(OSError):
+                    self._known.add(_identity(str(above)))
 
     def enter(self, folder: str) -> bool:
         """True on the first visit."""
-        status = os.stat(folder)
-        key = (status.st_dev, status.st_ino)
+        key = _identity(folder)
         first = key not in self._known
         self._known.add(key)
         return first
+
+
+def _identity(folder: str) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
 
 
 def visible(folder: str) -> Iterator["os.DirEntry[str]"]:
@@ -90,7 +127,7 @@ def _pictures(folder: str, inner: list[str]) -> Iterator[str]:
     for entry in visible(folder):
         if is_folder(entry):
             inner.append(entry.path)
-        elif os.path.splitext(entry.name)[1].lower() in SUFFIXES | DOUBTFUL:
+        elif (ending := os.path.splitext(entry.name)[1].lower()) in SUFFIXES or ending in FOREIGN:
             yield entry.path
 
 

@@ -5,11 +5,16 @@ variable VITLAB_MAX_PIXELS sets another one in every process that reads images, 
 command overrides both.
 """
 
+import errno
 import os
 import re
-from collections.abc import Iterator, Mapping
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 from PIL import Image, UnidentifiedImageError
@@ -25,13 +30,19 @@ ENDINGS = {
     "TIFF": (".tif", ".tiff"),
     "WEBP": (".webp",),
     "AVIF": (".avif",),
+    "HEIF": (".heic", ".heif", ".hif"),
 }
 """Formats that are decoded, as Pillow names them, and the extensions of their files.
 
 Pillow supports many more: EPS starts Ghostscript, and PSD, FITS, fonts and others have had security
 holes and are not needed here. Formats that Pillow loads first come first: that is the quickest.
 """
-FORMATS = tuple(ENDINGS)
+HEIF = "HEIF"
+"""Format of iPhone photographs (HEIC): decoded by pillow-heif, an extra."""
+FORMATS = tuple(name for name in ENDINGS if name != HEIF)
+"""Formats that Pillow decodes by itself."""
+ARRAYS = frozenset({".npy"})
+TIFFS = frozenset(ENDINGS["TIFF"])
 VARIABLE = "VITLAB_MAX_PIXELS"
 LEAST = 2
 """Pixels of the smallest image: a single pixel shows nothing."""
@@ -68,9 +79,10 @@ REFUSED = {
 """First bytes of formats that are not decoded."""
 OPENING = 64
 """Number of bytes that are inspected."""
-HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
+HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 AVIF = (b"avif", b"avis")
-VALID = f"valid: {', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
+INSTALL_HEIF = "pip install 'vitlab[heif]'"
+VALID = f"valid: {', '.join(FORMATS)} and, with {INSTALL_HEIF}, HEIC"
 SEVERAL = {
     "AVIF": "animated",
     "GIF": "animated",
@@ -83,6 +95,51 @@ photograph.
 """
 SUBFILE, REDUCED_OR_MASK = 254, 1 | 4
 """TIFF's tag for the kind of a page, and its bits for pages that belong to another one."""
+UNREADABLE = "not a readable image ("
+"""Text before a decoder's own message, which follows in brackets."""
+
+
+class MissingDecoder(UnidentifiedImageError):
+    """An image in a format whose decoder is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """An image inside of another file, such as a tar shard."""
+
+    name: str
+    read: Callable[[], bytes]
+    """Content of the image; raises InputError with only the reason if it cannot be read."""
+
+    def __fspath__(self) -> str:
+        """Name, by whose ending the format is known; not the path of a file."""
+        return self.name
+
+
+ImageFile = Path | StoredImage
+Readable = str | os.PathLike[str] | BytesIO
+"""Image that can be opened: a file, or the content of one."""
+
+
+def opened(source: str | os.PathLike[str] | StoredImage) -> Readable:
+    """File of an image, checked to be one that ends, or its content."""
+    if isinstance(source, StoredImage):
+        return BytesIO(source.read())
+    check_regular(os.fspath(source))
+    return source
+
+
+@contextmanager
+def as_file(source: str | os.PathLike[str] | StoredImage) -> Iterator[str]:
+    """Path of an image, for readers that need one: a stored image becomes a temporary file."""
+    if not isinstance(source, StoredImage):
+        yield os.fspath(source)
+        return
+    with tempfile.TemporaryDirectory(prefix="vitlab-") as folder:
+        path = os.path.join(folder, f"image{os.path.splitext(source.name)[1]}")
+        with open(path, "wb") as file:
+            file.write(source.read())
+        yield path
 
 
 _asked: int | None = None
@@ -104,6 +161,31 @@ def open_image(
     Image.preinit()
     try:
         return Image.open(source, formats=formats)
+    except Image.DecompressionBombError as error:
+        raise TooLarge(too_many(bomb_pixels(error))) from error
+    except UnidentifiedImageError as error:
+        if formats is FORMATS and is_heic(_start(source)):
+            return _open_heic(source)
+        raise UnidentifiedImageError(describe(source)) from error
+
+
+def _open_heic(source: str | os.PathLike[str] | BytesIO) -> Image.Image:
+    """Open a HEIC photograph, upright: the decoder applies its orientation.
+
+    Of several images, such as a burst, the primary one is the photograph.
+    """
+    try:
+        import pillow_heif
+    except ImportError as error:
+        raise MissingDecoder(
+            f"a HEIC photograph, which needs {INSTALL_HEIF}; or convert it to JPEG"
+        ) from error
+    if HEIF not in Image.OPEN:
+        pillow_heif.register_heif_opener()
+    if isinstance(source, BytesIO):
+        source.seek(0)
+    try:
+        return Image.open(source, formats=(HEIF,))
     except Image.DecompressionBombError as error:
         raise TooLarge(too_many(bomb_pixels(error))) from error
     except UnidentifiedImageError as error:
@@ -135,13 +217,32 @@ def pixel_limit() -> int | None:
     return int(told)
 
 
+def is_array(path: str | os.PathLike[str]) -> bool:
+    """True if a file holds a NumPy array, by its extension."""
+    return os.path.splitext(path)[1].lower() in ARRAYS
+
+
+def is_tiff(path: str | os.PathLike[str]) -> bool:
+    """True if a file is a TIFF, by its extension."""
+    return os.path.splitext(path)[1].lower() in TIFFS
+
+
+def check_regular(path: str) -> None:
+    """Raise for files that would block or never end: pipes, devices, sockets; and for folders."""
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError("a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file")
+    if not found.st_size:
+        raise InputError("an empty file")
+
+
 def check_pixels(what: str, height: int, width: int, *, least: int = LEAST) -> None:
     """Raise for an image that is too large to decode, or too small to show anything."""
     limit, pixels = pixel_limit(), height * width
     if pixels < least:
-        raise InputError(f"{what}: {height} x {width} pixels; valid: at least {LEAST} in all")
+        raise InputError(f"{what}: {width} x {height} pixels; valid: at least {LEAST} in all")
     if limit is not None and pixels > limit:
-        raise TooLarge(f"{what}: {too_many(pixels, f'{height} x {width}')}")
+        raise TooLarge(f"{what}: {too_many(pixels, f'{width} x {height}')}")
 
 
 def too_many(pixels: int | None, found: str = "") -> str:
@@ -161,10 +262,20 @@ def bomb_pixels(error: Exception) -> int | None:
 
 def describe(source: str | os.PathLike[str] | BytesIO) -> str:
     """Describe a file, or its bytes, that cannot be opened as an image."""
+    return describe_bytes(_start(source))
+
+
+def _start(source: str | os.PathLike[str] | BytesIO) -> bytes:
+    """First bytes of a file."""
     if isinstance(source, BytesIO):
-        return describe_bytes(source.getvalue())
+        return source.getvalue()[:OPENING]
     with open(source, "rb") as file:
-        return describe_bytes(file.read(OPENING))
+        return file.read(OPENING)
+
+
+def is_heic(start: bytes) -> bool:
+    """True if a file with these first bytes is a HEIC photograph."""
+    return start[4:8] == b"ftyp" and start[8:12] in HEIC
 
 
 def describe_bytes(content: bytes) -> str:
@@ -173,7 +284,7 @@ def describe_bytes(content: bytes) -> str:
     if not start:
         return "an empty file"
     if start[4:8] == b"ftyp":
-        kind = "a HEIC photograph" if start[8:12] in HEIC else "a video"
+        kind = "a damaged HEIC photograph" if is_heic(start) else "a video"
         kind = "a damaged AVIF image" if start[8:12] in AVIF else kind
         return f"{kind}, not an image that can be read; {VALID}"
     text = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
@@ -184,6 +295,23 @@ def describe_bytes(content: bytes) -> str:
         if start.startswith(opening) or text.startswith(opening):
             return f"{kind}, not an image; {VALID}"
     return f"not an image of a known format; {VALID}"
+
+
+def reason_of(error: Exception, name: str = "image") -> str:
+    """One line about the fault of a file, without the name that it was read by.
+
+    Too many open files is not a fault of the file: that error is raised again.
+    """
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        raise error
+    if isinstance(error, UnidentifiedImageError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = " ".join(str(error).removeprefix(f"{name}: ").removeprefix("image: ").split())
+    if text.startswith(UNREADABLE):  # the same words for every way of reading a file
+        text = text[len(UNREADABLE) : -1]
+    return text or type(error).__name__
 
 
 def check_single(image: Image.Image) -> None:

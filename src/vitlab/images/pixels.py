@@ -7,7 +7,7 @@ several pages.
 import io
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,20 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.errors import InputError
-from vitlab.images.decode import check_regular, reason_of
+from vitlab.errors import InputError, TooLarge
 from vitlab.images.open import (
     LEAST,
+    Readable,
+    StoredImage,
+    as_file,
     bomb_pixels,
+    check_regular,
     check_single,
     limited,
     open_image,
+    reason_of,
     too_many,
 )
 from vitlab.images.preprocessing import Preprocessing, Source
 
 Pixels = NDArray[np.uint8]
-Picture = Source | io.BytesIO
+Picture = Source | StoredImage | io.BytesIO
 Given = Picture | bytes | bytearray | memoryview
 """Types that public functions accept as one image."""
 SINGLE = (str, bytes, bytearray, memoryview, os.PathLike, Image.Image, io.IOBase, Mapping)
@@ -62,6 +66,13 @@ def read_both(source: Picture, preprocessing: Preprocessing) -> tuple[list[Image
         return whole, preprocessing.fit(whole)
     except Exception as error:  # decoders of damaged files raise nearly anything
         raise InputError(_reason(error, source)) from error
+
+
+def shown(whole: Sequence[Image.Image]) -> Image.Image:
+    """Image for display: of more than three channels, the first three as red, green, blue."""
+    if len(whole) == 1:
+        return whole[0]
+    return Image.merge("RGB", whole[:3]) if len(whole) > 2 else whole[0]
 
 
 def as_picture(image: object, preprocessing: Preprocessing) -> Picture:
@@ -139,14 +150,23 @@ def reading(max_pixels: int | None = None) -> Iterator[None]:
 def _read(source: Picture, preprocessing: Preprocessing) -> list[Image.Image]:
     if isinstance(source, np.ndarray | Image.Image):
         return preprocessing.read(source)
-    if not isinstance(source, io.BytesIO):
+    if isinstance(source, StoredImage) and preprocessing.by_path(source):
+        with as_file(source) as path:
+            return preprocessing.read(path)
+    if not isinstance(source, io.BytesIO | StoredImage):
         _check_file(os.fspath(source))
         if preprocessing.by_path(source):
             return preprocessing.read(source)
-    file = io.BytesIO(source.getvalue()) if isinstance(source, io.BytesIO) else source
-    with open_image(file) as image:
+    with open_image(_content(source)) as image:
         _check_one(image)
         return preprocessing.read(image)
+
+
+def _content(source: str | os.PathLike[str] | StoredImage | io.BytesIO) -> Readable:
+    """File or bytes that are read from their start, by each caller from its own."""
+    if isinstance(source, StoredImage):
+        return io.BytesIO(source.read())
+    return io.BytesIO(source.getvalue()) if isinstance(source, io.BytesIO) else source
 
 
 def _check_file(path: str) -> None:
@@ -158,10 +178,10 @@ def _check_file(path: str) -> None:
 def _check_one(image: Image.Image) -> None:
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and image.height * image.width > limit:
-        found = f"{image.height} x {image.width}"
-        raise InputError(too_many(image.height * image.width, found))
+        found = f"{image.width} x {image.height}"
+        raise TooLarge(too_many(image.height * image.width, found))
     if image.height * image.width < LEAST:
-        raise InputError(f"{image.height} x {image.width} pixels; valid: at least {LEAST} in all")
+        raise InputError(f"{image.width} x {image.height} pixels; valid: at least {LEAST} in all")
     check_single(image)
 
 

@@ -17,8 +17,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vitlab.config import from_dict, to_dict
 from vitlab.errors import ConfigError, InputError, SeveralPictures, TooLarge, UnknownName
-from vitlab.images.bands import is_array, is_tiff, read_array, read_tiff, tiff_bands
-from vitlab.images.open import check_pixels, check_single, open_image
+from vitlab.images.bands import read_array, read_tiff, tiff_bands
+from vitlab.images.open import UNREADABLE, check_pixels, check_single, is_array, is_tiff, open_image
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Source = Image.Image | NDArray[Any] | str | os.PathLike[str]
@@ -36,8 +36,6 @@ FILTERS = {
 MODES = {1: "L", 3: "RGB"}
 ORIENTATION = 0x0112
 """EXIF tag of the camera's orientation; 1 is upright."""
-UNREADABLE = "not a readable image ("
-"""Text before a decoder's own message, which follows in brackets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,7 +171,7 @@ class Preprocessing:
         """Central `size` pixels of the resized image."""
         view = self.view((image.height, image.width))
         (height, width), (top, left) = view.resized, view.corner
-        check_pixels(f"{image.height} x {image.width} image resized", height, width, least=1)
+        check_pixels(f"{image.width} x {image.height} image resized", height, width, least=1)
         image = image.resize((width, height), FILTERS[self.interpolation])
         return image.crop((left, top, left + self.size[1], top + self.size[0]))
 

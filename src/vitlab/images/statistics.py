@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.errors import DataError, InputError
-from vitlab.images.bands import (
-    Bands,
-    array_bands,
+from vitlab.images.bands import Bands, array_bands, read_array, read_tiff, tiff_bands
+from vitlab.images.open import (
+    ImageFile,
+    as_file,
+    check_pixels,
     is_array,
     is_tiff,
-    read_array,
-    read_tiff,
-    tiff_bands,
+    open_image,
 )
-from vitlab.images.open import check_pixels, open_image
 from vitlab.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, MODES, read_bands
 
 T = TypeVar("T")
@@ -49,7 +48,10 @@ class Look(NamedTuple):
 
 
 def look(
-    paths: Sequence[Path], training: Callable[[], Sequence[Path]], *, channels: int | None = None
+    paths: Sequence[ImageFile],
+    training: Callable[[], Sequence[ImageFile]],
+    *,
+    channels: int | None = None,
 ) -> Look:
     """Channels, statistics and brightness of files; RGB of 8 bits has ImageNet's statistics.
 
@@ -75,7 +77,7 @@ def spread(items: Sequence[T], count: int) -> list[T]:
 
 
 def statistics(
-    paths: Sequence[Path], channels: int, white: float | None
+    paths: Sequence[ImageFile], channels: int, white: float | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation of each channel, of values in [0, 1]."""
     count, sums, squares = 0, np.zeros(channels), np.zeros(channels)
@@ -97,9 +99,9 @@ def statistics(
     return tuple(round(v, 5) for v in mean.tolist()), tuple(round(v, 5) for v in std.tolist())
 
 
-def _small(path: Path, channels: int, white: float | None) -> NDArray[np.float64]:
+def _small(source: ImageFile, channels: int, white: float | None) -> NDArray[np.float64]:
     """Some pixels of an image, [N, C]."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), as_file(source) as path:
         warnings.simplefilter("ignore")  # problems of a file are reported when it is used
         bands = read_bands(path, channels, white)
     step = max(1, math.ceil(max(bands[0].size) / SIDE))
@@ -107,8 +109,13 @@ def _small(path: Path, channels: int, white: float | None) -> NDArray[np.float64
     return np.stack(pixels, axis=-1).reshape(-1, channels) / 255
 
 
-def shown(path: Path) -> Image.Image:
+def shown(source: ImageFile) -> Image.Image:
     """Any file as RGB: of other than 1 or 3 channels the first three, at full brightness."""
+    with as_file(source) as path:
+        return _shown(Path(path))
+
+
+def _shown(path: Path) -> Image.Image:
     found = _bands(path) or Bands(3, False)
     white = (_white([path]) or LARGEST) if found.deep else None
     if found.channels in MODES:
@@ -117,14 +124,14 @@ def shown(path: Path) -> Image.Image:
     return Image.merge("RGB", bands[:3] if len(bands) >= 3 else bands[:1] * 3)
 
 
-def tile_image(path: Path) -> Image.Image | Path:
+def tile_image(source: ImageFile) -> Image.Image | Path:
     """Input of a contact sheet: the path, or an image for files that only this package reads."""
-    if not (is_array(path) or is_tiff(path)):
-        return path
+    if isinstance(source, Path) and not (is_array(source) or is_tiff(source)):
+        return source
     try:
-        image = shown(path)
+        image = shown(source)
     except InputError:  # the sheet tries again, and reports the reason
-        return path
+        return Path(source)
     image.thumbnail((2 * SIDE, 2 * SIDE))
     return image
 
@@ -141,20 +148,25 @@ def _is_deep(image: Image.Image) -> bool:
     return image.mode == "F" or image.mode.startswith("I")
 
 
-def _bands(path: Path) -> Bands | None:
+def _bands(source: ImageFile) -> Bands | None:
     """Bands from a file's header; None if it cannot be read."""
     try:
-        if is_array(path):
-            return array_bands(path)
-        if is_tiff(path) and tiff_bands(path).channels not in (1, 2, 4):
-            return tiff_bands(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with open_image(path) as image:
-                deep = _is_deep(image)
-                return Bands(1 if deep or image.mode in GREY else 3, deep)
+        with as_file(source) as path:
+            return _bands_of(path)
     except Exception:  # decoders of damaged files raise nearly anything
         return None
+
+
+def _bands_of(path: str) -> Bands:
+    if is_array(path):
+        return array_bands(path)
+    if is_tiff(path) and tiff_bands(path).channels not in (1, 2, 4):
+        return tiff_bands(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with open_image(path) as image:
+            deep = _is_deep(image)
+            return Bands(1 if deep or image.mode in GREY else 3, deep)
 
 
 def _decide(found: set[int]) -> int:
@@ -166,12 +178,13 @@ def _decide(found: set[int]) -> int:
     raise DataError(f"images of {numbers} channels; valid: one number of them, or --channels N")
 
 
-def _white(paths: Sequence[Path]) -> float | None:
+def _white(paths: Sequence[ImageFile]) -> float | None:
     """Brightness of the files with more than 8 bits; None if they use all of 16 bits."""
     highest, integers = 0.0, True
     for path in paths:
         try:
-            pixels = _deep(path)
+            with as_file(path) as file:
+                pixels = _deep(file)
         except Exception:  # decoders of damaged files raise nearly anything
             continue
         if pixels.dtype not in (np.uint8, np.bool_):
@@ -182,7 +195,7 @@ def _white(paths: Sequence[Path]) -> float | None:
     return float(math.ceil(highest)) if integers else highest
 
 
-def _deep(path: Path) -> NDArray[Any]:
+def _deep(path: str) -> NDArray[Any]:
     if is_array(path):
         return read_array(path)
     if is_tiff(path) and tiff_bands(path).deep:

@@ -2,7 +2,6 @@
 
 import hashlib
 import http.client
-import os
 import time
 import urllib.error
 import urllib.parse
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, Protocol, runtime_checkable
 
 from vitlab.errors import DataError
+from vitlab.io.files import sync
 
 # Verification of a file: its size, and a digest written `md5:…` or `sha256:…`.
 
@@ -190,17 +190,6 @@ def download(remote: RemoteFile, folder: Path, progress: Progress = SILENT) -> P
     return target
 
 
-def sync(path: Path) -> None:
-    """Flush a file's content, or a folder's names, to disk."""
-    if os.name == "nt" and path.is_dir():
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _tag_of(part: Path) -> Path:
     """Path of the file that stores the version (ETag) of a partial download."""
     return part.with_suffix(".tag")
@@ -252,7 +241,7 @@ def _receive(remote: RemoteFile, part: Path, progress: Progress) -> None:
                 file.truncate()
                 _copy(response, file, remote.name, size, progress)
     except urllib.error.HTTPError as error:
-        _judge(error, part)
+        _raise_for(error, part)
     except urllib.error.URLError as error:
         raise DataError(f"not reached ({error.reason})") from error
     except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
@@ -270,7 +259,7 @@ def _resuming(remote: RemoteFile, part: Path, held: int) -> dict[str, str]:
     return wanted | {"If-Range": tag} if tag.startswith('"') else {}
 
 
-def _judge(error: urllib.error.HTTPError, part: Path) -> NoReturn:
+def _raise_for(error: urllib.error.HTTPError, part: Path) -> NoReturn:
     message = f"HTTP {error.code} {error.reason}"
     error.close()
     if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and part.exists():
@@ -287,7 +276,7 @@ def _first_byte(response: http.client.HTTPResponse, held: int) -> int:
         return 0
     range_ = response.headers.get("Content-Range", "")
     if not range_.startswith(f"bytes {held}-"):
-        raise DataError(f"asked for bytes from {held} on, got {range_!r}")
+        raise DataError(f"requested bytes from {held} on, found {range_!r}")
     return held
 
 

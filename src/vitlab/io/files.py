@@ -4,17 +4,16 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vitlab.errors import FileError
+from vitlab.errors import DataError, FileError
 
-# A lock between processes: a file that the system unlocks however its holder ends.
+# Locks between processes, which the system releases however their holder ends. Files are locked by
+# descriptor: results and temporary files are locked themselves, without a lock file beside them.
 
 POLL_SECONDS = 0.2
 
@@ -22,36 +21,20 @@ POLL_SECONDS = 0.2
 @contextmanager
 def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold the lock file exclusively; `waiting` is called once if another process holds it."""
+    from filelock import lock_descriptor
+
     with path.open("a+b") as file:
         if not try_lock(file.fileno()):
             waiting()
-            while not try_lock(file.fileno()):
-                time.sleep(POLL_SECONDS)
+            lock_descriptor(file.fileno(), poll_interval=POLL_SECONDS)
         yield
 
 
-if sys.platform == "win32":
-    import msvcrt
+def try_lock(handle: int) -> bool:
+    """Lock an open file until it is closed; False: another process holds it."""
+    from filelock import lock_descriptor  # takes long to import, for files that are only read
 
-    def try_lock(handle: int) -> bool:
-        """Lock an open file until it is closed; False: another process holds it."""
-        os.lseek(handle, 0, os.SEEK_SET)
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-else:
-    import fcntl
-
-    def try_lock(handle: int) -> bool:
-        """Lock an open file until it is closed; False: another process holds it."""
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    return lock_descriptor(handle, blocking=False)
 
 
 TEMPORARY = ".tmp"
@@ -163,9 +146,14 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, ...]
 
 
 def sync(path: Path) -> None:
-    """Flush a written file to disk before anything relies on it."""
-    with path.open("r+b") as file:
-        os.fsync(file.fileno())
+    """Flush a file's content, or a folder's names, to disk."""
+    if os.name == "nt" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _umask() -> int:
@@ -178,3 +166,45 @@ def check_parent(path: Path) -> None:
     """Raise for a file in a missing folder, before anything is computed for it."""
     if not path.absolute().parent.is_dir():
         raise FileError(f"{path}: there is no folder {path.absolute().parent}")
+
+
+# Cache folders: the folder in VITLAB_<KIND>, then the cache folder of the user.
+
+
+def variable(kind: str) -> str:
+    """Environment variable of the folder: VITLAB_DATA, VITLAB_WEIGHTS."""
+    return f"VITLAB_{kind.upper()}"
+
+
+def homes(kind: str) -> tuple[Path, ...]:
+    """Folders that are searched for files of this kind, in order."""
+    named, cache = os.environ.get(variable(kind)), user_cache(kind)
+    return (Path(named).expanduser().absolute(), cache) if named else (cache,)
+
+
+def user_cache(kind: str) -> Path:
+    """Default cache folder of the user."""
+    named = os.environ.get("XDG_CACHE_HOME")
+    try:
+        cache = Path(named) if named else Path.home() / ".cache"
+    except RuntimeError:
+        raise DataError(
+            f"this user has no home folder; set {variable(kind)} or XDG_CACHE_HOME to a folder "
+            f"for {kind}"
+        ) from None
+    return cache / "vitlab" / kind
+
+
+def writable_home(kind: str) -> Path:
+    """First of the homes that is writable, created if missing."""
+    for home in homes(kind):
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(home, os.W_OK | os.X_OK):
+            return home
+    tried = ", ".join(map(str, homes(kind)))
+    raise DataError(
+        f"no folder for {kind} can be written: {tried}; set {variable(kind)} to one that can"
+    )

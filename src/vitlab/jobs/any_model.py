@@ -11,13 +11,12 @@ from vitlab.classify.classifier import Classifier, load
 from vitlab.config import override
 from vitlab.errors import ConfigError, UnknownName
 from vitlab.images.preprocessing import Preprocessing
-from vitlab.models.build import create_model
 from vitlab.models.config import pair
-from vitlab.models.variants import variant, variants
-from vitlab.weights.bundle_files import WEIGHTS
-from vitlab.weights.bundled import bundled_name, bundled_names
-from vitlab.weights.published import named
+from vitlab.models.variants import create_model, variant, variants
+from vitlab.weights.bundle import WEIGHTS
+from vitlab.weights.preparation import Stated, stating
 from vitlab.weights.reading import SUFFIXES
+from vitlab.weights.resolve import bundled_name, bundled_names, named
 from vitlab.weights.source import WeightSource
 
 
@@ -47,6 +46,11 @@ def open_any(model: str | os.PathLike[str] | Classifier, **changes: Any) -> AnyM
     if is_name(model):
         return AnyModel(classifier=_fresh(word, **changes), name=word, fresh=True)
     return AnyModel(classifier=load(model, **changes), name=title_of(model))
+
+
+def stated(preprocessing: Stated | None) -> dict[str, Any]:
+    """Changes of `open_any` that state a preprocessing, if one is given."""
+    return {} if preprocessing is None else {"preprocessing": preprocessing}
 
 
 def title_of(weights: str | os.PathLike[str]) -> str:
@@ -86,7 +90,9 @@ def _title(path: Path) -> str:
     return path.parent.name if path.name == "bundle" else path.name
 
 
-def _fresh(name: str, *, seed: int = 0, **changes: Any) -> Classifier:
+def _fresh(
+    name: str, *, seed: int = 0, preprocessing: Stated | None = None, **changes: Any
+) -> Classifier:
     config = override(variant(name), changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -98,4 +104,4 @@ def _fresh(name: str, *, seed: int = 0, **changes: Any) -> Classifier:
         preprocessing=Preprocessing(size=pair(config.image_size), mean=half, std=half),
         assumed=("random weights",),
     )
-    return Classifier(model, source)
+    return Classifier(model, stating(source, preprocessing, config))

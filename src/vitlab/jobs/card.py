@@ -1,9 +1,9 @@
-"""From a bundle, a run or a weight file to its card."""
+"""Model card of a bundle, a run or a weight file."""
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from vitlab.classify.classifier import Classifier, load
 from vitlab.config import parse_json
 from vitlab.errors import ConfigError, WeightsError
 from vitlab.io.download import file_digest
-from vitlab.jobs.run_folder import read_plan, resume_command
+from vitlab.jobs.training_run import read_plan, resume_command
 from vitlab.models.cost import cost
 from vitlab.models.variants import ModelConfig, variant, variants
 from vitlab.report.card.content import Card, Kind, StoredFile
@@ -20,16 +20,30 @@ from vitlab.report.card.content import Section as Section
 from vitlab.report.card.content import sections as sections
 from vitlab.report.card.markdown import markdown as markdown
 from vitlab.report.card.markdown import write_markdown as write_markdown
-from vitlab.weights.bundle_files import bundle_files, find_bundle, is_bundle, read_bundle_config
-from vitlab.weights.bundled import bundled_folder
+from vitlab.report.numbers import counted
+from vitlab.weights.bundle import (
+    bundle_files,
+    checked_content,
+    config_of,
+    find_bundle,
+    is_bundle,
+    read_bundle_config,
+)
 from vitlab.weights.container import CONFIG_KEY, open_weights
+from vitlab.weights.exported import Facts, read_export_metadata, read_metadata, read_package
+from vitlab.weights.fetch import find
+from vitlab.weights.labels import known_labels
 from vitlab.weights.reading import read_json, reading
+from vitlab.weights.resolve import Checkpoint, bundled_folder, named
+from vitlab.weights.source import stored_preprocessing
 
 FREE = {
     *("classes", "image_size", "channels", "dropout", "attention_dropout", "drop_path"),
     *("norm_eps", "gelu", "position_resize", "dynamic_size"),
 }
 """Fields in which a model may differ from the variant whose name it has."""
+EXPORTED = {".onnx": read_metadata, ".pt2": read_package}
+"""Readers of the metadata of exported files, by ending."""
 BESIDE = ("config.json", "preprocessor_config.json")
 CARD = "README.md"
 MOST = 1 << 53
@@ -37,7 +51,11 @@ MOST = 1 << 53
 
 
 def read_card(path: str | os.PathLike[str], **changes: Any) -> Card:
-    """What a bundle, a run or a weight file says about itself; `changes` as `load` takes them."""
+    """Read the card of a bundle, a run or a weight file; `changes` as in `load`."""
+    if Path(path).suffix in EXPORTED and Path(path).is_file():
+        return _exported_card(Path(path))
+    if (published := named(path)) is not None and find(published) is None:
+        return _published_card(published)
     given = bundled_folder(path) or Path(path)
     folder = find_bundle(given)
     _check_finished(given, folder)
@@ -62,6 +80,69 @@ def read_card(path: str | os.PathLike[str], **changes: Any) -> Card:
     )
 
 
+def _published_card(found: Checkpoint) -> Card:
+    """Card of weights that have not been fetched, from the table of published ones."""
+    model = replace(found.config, classes=found.classes)
+    size = "" if found.size is None else f" ({found.size})"
+    return Card(
+        path=Path(found.name),
+        kind="published",
+        format=found.remote.name,
+        name=found.name,
+        model=model,
+        cost=cost(model),
+        files=(),
+        labels=known_labels(found.dataset, model.classes),
+        preprocessing=found.preprocessing,
+        licence=found.licence,
+        assumed=(
+            f"values are those of the table: get the file{size} with "
+            f"vitlab weights fetch {found.name}, from {found.url}",
+        ),
+    )
+
+
+def _exported_card(path: Path) -> Card:
+    """Card of an exported file, from its metadata: nothing of it is run."""
+    found = read_export_metadata(EXPORTED[path.suffix](path), str(path))
+    content = checked_content(dict(found.config), str(path))
+    provenance, model = _mapping(content.get("provenance")), config_of(content, str(path))
+    return Card(
+        path=path,
+        kind="exported",
+        format=path.suffix[1:],
+        name=variant_name(model) or _relative(provenance.get("model")),
+        model=model,
+        cost=cost(model),
+        files=(_stored_file(path),),
+        task=content.get("task"),
+        labels=tuple(content["labels"]) if content.get("labels") else None,
+        preprocessing=stored_preprocessing(content, str(path)),
+        metrics=_metrics(content.get("metrics"), path),
+        provenance=provenance,
+        licence=provenance.get("licence"),
+        zero_head=found.facts.zero_head,
+        exported=tuple(_exported_notes(found.facts)),
+    )
+
+
+def _exported_notes(facts: Facts) -> Iterator[str]:
+    yield (
+        "any number of images a call"
+        if facts.batch is None
+        else f"{counted(facts.batch, 'image')} a call"
+    )
+    yield (
+        "takes 8-bit pixels and normalises them itself"
+        if facts.preprocess_inside
+        else "takes normalised pixels"
+    )
+    if facts.quantize is not None:
+        yield f"quantised to {facts.quantize}; metrics are those of the model before"
+    if facts.merge_tokens:
+        yield f"merges {facts.merge_tokens} tokens a block; metrics are those without merging"
+
+
 def _of_model(classifier: Classifier) -> dict[str, Any]:
     model, source = classifier.model, classifier.source
     return {
@@ -77,7 +158,7 @@ def _of_model(classifier: Classifier) -> dict[str, Any]:
 
 
 def _check_finished(path: Path, folder: Path) -> None:
-    """A run has a bundle only at its end."""
+    """Raise for a run without a bundle, which is written at its end."""
     begun = all((path / name).is_file() for name in ("metrics.jsonl", "config.json"))
     if begun and folder == path and not is_bundle(path):
         read_plan(path)
@@ -85,7 +166,7 @@ def _check_finished(path: Path, folder: Path) -> None:
 
 
 def variant_name(config: ModelConfig) -> str | None:
-    """The name of the model whose shape this is, whatever its input and its classes."""
+    """Name of the variant with this shape, for any input size and number of classes."""
     return next((name for name in variants() if _same_shape(config, variant(name))), None)
 
 
@@ -102,7 +183,7 @@ def _same_shape(config: ModelConfig, other: ModelConfig) -> bool:
 
 
 def licence_in(card: Path) -> str | None:
-    """The licence that the front matter of a model card states."""
+    """Licence in the front matter of a model card."""
     if not card.is_file():
         return None
     text = card.read_text(encoding="utf-8", errors="replace")
@@ -113,7 +194,7 @@ def licence_in(card: Path) -> str | None:
 
 
 def _inside(path: Path) -> dict[str, Any]:
-    """What the metadata of a file of ours hold besides the model: those of a bundle hold all."""
+    """Metadata of a file written by vitlab; empty for other files."""
     file = open_weights(path)
     try:
         with reading(path):
@@ -123,7 +204,7 @@ def _inside(path: Path) -> dict[str, Any]:
 
 
 def _weight_files(given: Path, weights: Path) -> list[Path]:
-    """The file that was read; of a folder also its shards and the configs beside it."""
+    """The weight file; of a folder also its shards and the configs beside it."""
     if not given.is_dir():
         return [weights]
     folder, shards = weights.parent, set()
@@ -142,7 +223,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _metrics(value: Any, path: Path) -> dict[str, float]:
-    """The numbers among stored metrics; WeightsError for an impossible accuracy or count."""
+    """Numbers among the stored metrics; raises for an impossible accuracy or count."""
     found = {
         key: number
         for key, number in _mapping(value).items()
@@ -155,8 +236,6 @@ def _metrics(value: Any, path: Path) -> dict[str, float]:
             raise WeightsError(f"{path}: {key} is {number}; valid: a number of images")
     return found
 
-
-# The model card: what a bundle, a run or a weight file is, for people and for the hub.
 
 __all__ = [
     "Card",

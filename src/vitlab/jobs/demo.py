@@ -15,9 +15,9 @@ from vitlab.data.images import ArraySet
 from vitlab.errors import ConfigError
 from vitlab.jobs.evaluate import evaluate
 from vitlab.jobs.finetune import finetune
-from vitlab.jobs.run import Watcher
-from vitlab.jobs.run_result import Run
-from vitlab.report.run import Judged
+from vitlab.jobs.run_result import RunResult
+from vitlab.jobs.training_run import Watcher
+from vitlab.objectives.objective import Metrics
 
 MODEL, DATA = "cifar10", "sample"
 BUDGET = {"budget": 1.0, "budget_in": "minutes"}
@@ -39,7 +39,7 @@ class FirstLook:
 
     model: str
     shown: tuple[Shown, ...]
-    evaluation: Judged
+    evaluation: Metrics
     """Of the sample's test images: of CIFAR-10's test part, so it never learned from them."""
 
 
@@ -57,7 +57,7 @@ def tune(
     *,
     changes: Mapping[str, Any] | None = None,
     watcher: Watcher | None = None,
-) -> Run:
+) -> RunResult:
     """Fine-tune the model on the sample's training images, most of which it learned from before."""
     return finetune(MODEL, data=DATA, out=out, changes=changes or BUDGET, watcher=watcher)
 

@@ -11,53 +11,63 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.classify.classifier import Classifier, load
-from vitlab.classify.exported_model import DeployedModel
-from vitlab.classify.open_model import FILES, open_answering
-from vitlab.data.class_counts import ClassCounts, count_images
-from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.images import FileSet, ImageSet, Survey, joined, one_of
-from vitlab.data.loading.loader import batches_for_evaluation
-from vitlab.data.survey import looking, recalling, surveyed
+from vitlab.classify.classifier import FILES, Classifier, load, open_classifier
+from vitlab.data.datasets import Data, DataSource, absent_classes, absolute, open_data
+from vitlab.data.images import (
+    ArraySet,
+    ClassCounts,
+    ImageSet,
+    Survey,
+    count_images,
+    joined,
+    one_of,
+    survey_of,
+)
+from vitlab.data.loader import batches_for_evaluation
 from vitlab.errors import DataError, InputError, UnknownName, WeightsError
 from vitlab.evaluation.calibration import NO_TEMPERATURE, Temperature, helpful_temperature
 from vitlab.evaluation.classification import Batches, Outcome, collect, collect_flipped
-from vitlab.jobs.objective import JUDGES
-from vitlab.jobs.run_data import absent_classes, divided
-from vitlab.jobs.run_folder import read_plan, read_survey
+from vitlab.evaluation.divided import Divided
+from vitlab.jobs.together import check_same_data, survey_once
+from vitlab.jobs.training_run import divided, read_plan, read_survey
 from vitlab.machine.device import best_device
-from vitlab.models.build import create_model
-from vitlab.report.run import Judged, Report, describe_data, describe_model
+from vitlab.machine.world import ALONE, World, open_world
+from vitlab.models.variants import create_model
+from vitlab.objectives.objective import Metrics, objective_of
+from vitlab.report.run import Report, describe_data, describe_model
 from vitlab.training.config import TrainConfig
-from vitlab.weights import imagenet
-from vitlab.weights.bundle import config_of
-from vitlab.weights.bundle_files import find_bundle, is_bundle, read_bundle_config
-from vitlab.weights.bundled import bundled_folder
+from vitlab.weights.bundle import config_of, find_bundle, is_bundle, read_bundle_config
+from vitlab.weights.resolve import bundled_folder
+from vitlab.wordnet import imagenet_labels, wordnet_id, wordnet_ids
 
-# An exported model where a network of torch is asked for: images in, logits out, no more.
+# An exported model as a module of torch: from images to logits.
 
 
 class ExportedNet(nn.Module):
-    """What a file computes, in whatever runtime."""
+    """The logits of an exported file, in any runtime."""
 
-    def __init__(self, model: DeployedModel) -> None:
+    def __init__(self, classifier: Classifier) -> None:
         super().__init__()
-        if model.deployed.facts.preprocess_inside:
+        model = classifier.exported
+        assert model is not None
+        if model.metadata.facts.preprocess_inside:
             raise InputError(
                 f"{model.file} takes 8-bit pixels, and what is asked for gives normalised images; "
                 f"valid: a file that was exported without --preprocess-inside"
             )
-        self._session = model.session()
+        self._session = model.session(classifier.source)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
         return torch.from_numpy(self._session.logits(images.cpu().numpy()))
 
 
-def described(model: DeployedModel) -> Classifier:
-    """The classifier that was exported, without its weights: what it is, not what it answers."""
-    config = config_of(model.deployed.config, str(model.file))
+def described(exported: Classifier) -> Classifier:
+    """Classifier of torch that was exported, without its weights: for descriptions."""
+    model, merged = exported.exported, exported.merge_tokens
+    assert model is not None
+    config = config_of(model.metadata.config, str(model.file))
     with torch.device("meta"):
-        return Classifier(create_model(config), model.source, merge_tokens=model.merge_tokens)
+        return Classifier(create_model(config), exported.source, merge_tokens=merged)
 
 
 Split = Literal["test", "train", "validation", "all"]
@@ -77,8 +87,8 @@ class Evaluated:
     split: str
     data: ImageSet
     outcome: Outcome
-    evaluation: Judged
-    flipped: Judged | None
+    evaluation: Metrics
+    flipped: Metrics | None
     """The same with answers averaged over each image and its mirror image, if that was asked."""
     temperature: bool
     """Whether a temperature was to be fitted."""
@@ -98,7 +108,7 @@ class Evaluated:
 
 def evaluate(
     model: str | os.PathLike[str],
-    data: str | os.PathLike[str],
+    data: Data,
     *,
     split: str = "test",
     flip: bool = False,
@@ -116,10 +126,11 @@ def evaluate(
     `all` is for data that the model never saw; of its own it tells nothing.
     With `flip`, it is also told how good the mean of the logits of each image and its mirror is.
     With `temperature`, one is fitted on the validation images, never on those that are judged.
-    `merge_tokens` and `changes` as in `open_answering`.
+    `merge_tokens` and `changes` as in `open_classifier`.
     `workers` are processes that decode files; 0: this one does.
     `engine` is what computes; `auto`: torch, or for an exported file what runs it.
     """
+    world = open_world()
     check_split(split)
     if temperature and split != "test":
         raise InputError(
@@ -129,20 +140,33 @@ def evaluate(
     classifier, net = _open_model(model, engine, merge_tokens, changes)
     # Of a run's own files the same ones are held out as then, or none are judged.
     place = bundled_folder(model) or Path(model)
-    known = _survey_of(place, data)
-    with recalling(known), looking(watch):
-        source = open_data(data, download=download, channels=_channels(classifier))
+    if isinstance(data, str | os.PathLike):
+        known = _survey_of(place, data)
+        source = open_data(
+            data,
+            download=download,
+            channels=_channels(classifier),
+            survey=survey_once(world, known=known, watch=watch),
+        )
+    else:
+        source = _in_memory(data, classifier)
+        split = "all" if split == "test" and source.open_test is None else split
     _check_task(classifier, source, temperature)
     numbers, labels = match_classes(classifier, source)
     job = _Job(
-        classifier=classifier, net=net, numbers=numbers, batch_size=batch_size, workers=workers
+        classifier=classifier,
+        net=net,
+        numbers=numbers,
+        batch_size=batch_size,
+        workers=workers,
+        world=world,
     )
-    with recalling(known), looking(watch):
-        images = _open(source, split, place)
-        held_out = _open(source, "validation", place) if temperature else None
+    images = _open(source, split, place)
+    check_same_data(images, world)
+    held_out = _open(source, "validation", place) if temperature else None
     outcome, broken, mirrored = job.collect(images, watch, flip=flip)
     fitted = None if held_out is None else job.fit(held_out)
-    judge = JUDGES[source.task]
+    objective = objective_of(source.task)
     return Evaluated(
         model=os.fspath(model),
         classifier=classifier,
@@ -150,11 +174,19 @@ def evaluate(
         split=split,
         data=images,
         outcome=outcome,
-        evaluation=judge.worth(outcome, labels, fitted),
-        flipped=None if mirrored is None else judge.worth(mirrored, labels, None),
+        evaluation=objective.metrics(outcome, labels, fitted),
+        flipped=None if mirrored is None else objective.metrics(mirrored, labels),
         temperature=temperature,
         broken=broken,
     )
+
+
+def _in_memory(data: Data, classifier: Classifier) -> DataSource:
+    """Images in memory; labels that are numbers are those of the model's classes."""
+    from vitlab.data.sources.memory import open_memory
+
+    channels, names = _channels(classifier), classifier.source.labels
+    return open_memory(data, channels=channels, names=names, whole=True)
 
 
 def check_split(split: str) -> None:
@@ -169,7 +201,7 @@ def report_of(found: Evaluated, command: str | None = None) -> Report:
         title=f"{Path(found.model).name} on {found.source.name}",
         evaluation=found.evaluation,
         split=found.split,
-        mistakes=JUDGES[found.source.task].mistakes(
+        mistakes=objective_of(found.source.task).report.mistakes(
             found.outcome, found.data, found.evaluation.labels
         ),
         model=describe_model(Path(found.model).name, found.classifier.model),
@@ -190,7 +222,7 @@ def _flips(found: Evaluated) -> tuple[str, ...]:
     """What a page says of answers averaged with those of mirror images."""
     if found.flipped is None:
         return ()
-    figures = JUDGES[found.source.task].figures(found.flipped)
+    figures = found.flipped.figures
     told = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
     return (f"Averaged over each image and its mirror image: {told}.",)
 
@@ -203,8 +235,7 @@ def _open_model(
     if (usual if engine == "auto" else engine) == "torch":
         classifier = load(model, merge_tokens=merge_tokens, **changes)
         return classifier, classifier.model
-    opened = open_answering(model, engine=engine, merge_tokens=merge_tokens, **changes)
-    assert isinstance(opened, DeployedModel)  # all that is not torch
+    opened = open_classifier(model, engine=engine, merge_tokens=merge_tokens, **changes)
     return described(opened), ExportedNet(opened)
 
 
@@ -223,7 +254,7 @@ def match_classes(classifier: Classifier, source: DataSource) -> tuple[Tensor, t
         return torch.arange(classes), source.labels
     numbers = [_find(label, own, source.name) for label in source.labels]
     missing = sorted(set(own) - set(source.labels))
-    if source.task == "regression" and missing:
+    if objective_of(source.task).has_values and missing:
         raise DataError(
             f"{source.name} has no value {missing[0]!r}, which the model tells; valid: data with "
             f"all of {', '.join(own)}"
@@ -232,8 +263,9 @@ def match_classes(classifier: Classifier, source: DataSource) -> tuple[Tensor, t
 
 
 def _find(label: str, own: Sequence[str], data: str) -> int:
-    if own == imagenet.labels() and label in imagenet.wordnet_ids():
-        return imagenet.wordnet_ids().index(label)
+    ids = wordnet_ids() if own == imagenet_labels() else tuple(map(wordnet_id, own))
+    if (known := wordnet_id(label)) is not None and ids.count(known) == 1:
+        return ids.index(known)
     if own.count(label) != 1:
         known = ", ".join([*own[:5], *(["…"] if len(own) > 5 else [])])
         times = "more than one" if label in own else "no"
@@ -254,6 +286,7 @@ class _Job:
     numbers: Tensor
     batch_size: int
     workers: int
+    world: World
 
     def collect(
         self, data: ImageSet, watch: Watch | None, *, flip: bool = False
@@ -261,11 +294,13 @@ class _Job:
         """Answers, unreadable files, and with `flip` answers averaged with the mirror image's."""
         self.classifier.source.require_head()
         broken = dict(_left_out(data))
-        answers = iter(self._batches(data, broken, watch))
-        first = list(islice(answers, 1))
-        if not first and broken:
-            raise DataError(f"none of {len(data)} images can be read; {one_of(broken)}")
-        model, batches = self.net, chain(first, answers)
+        model, batches = self.net, self._divided(data, broken, watch)
+        if self.world.size == 1:
+            answers = iter(batches)
+            first = list(islice(answers, 1))
+            if not first and broken:
+                raise DataError(f"none of {len(data)} images can be read; {one_of(broken)}")
+            batches = chain(first, answers)
         outcome, mirrored = (
             collect_flipped(model, batches) if flip else (collect(model, batches), None)
         )
@@ -275,7 +310,21 @@ class _Job:
         outcome = self.collect(held_out, None)[0]
         return helpful_temperature(outcome.logits, outcome.labels)
 
-    def _batches(self, data: ImageSet, broken: dict[Path, str], watch: Watch | None) -> Batches:
+    def _divided(self, data: ImageSet, broken: dict[Path, str], watch: Watch | None) -> Batches:
+        """Batches of all images, of which each process computes some."""
+        if self.world.size == 1:
+            return self._batches(data, broken, watch, ALONE)
+        return Divided(
+            every=lambda: self._batches(data, broken, watch, ALONE),
+            own=lambda: self._batches(data, broken, watch, self.world),
+            count=-(-len(data) // self.batch_size),
+            world=self.world,
+            broken=broken,
+        )
+
+    def _batches(
+        self, data: ImageSet, broken: dict[Path, str], watch: Watch | None, world: World
+    ) -> Batches:
         preprocessing = self.classifier.preprocessing
         device = best_device()
         self.net.to(device)
@@ -287,11 +336,12 @@ class _Job:
             device=device,
             workers=self.workers,
             broken=broken,
+            world=world,
         ):
             yield images, self._in_order(labels.cpu()), index
-            done += len(index)
+            done += len(index) * world.size
             if watch is not None:
-                watch(done, len(data))
+                watch(min(done, len(data)), len(data))
 
     def _in_order(self, labels: Tensor) -> Tensor:
         """Labels as the model numbers its classes; what the data knows nothing of is not there."""
@@ -314,7 +364,7 @@ def _check_task(classifier: Classifier, source: DataSource, temperature: bool) -
         raise DataError(
             f"{source.name} is {source.task} data, the model a {told} one; valid: {told}"
         )
-    if temperature and not JUDGES[source.task].calibrated:
+    if temperature and not objective_of(source.task).calibrated:
         raise InputError(f"a temperature says nothing about a {told} model; valid: single-label")
 
 
@@ -343,7 +393,7 @@ def _held_out(source: DataSource, model: Path) -> ImageSet:
             f"not here; valid: its run, or without split 'validation' and temperature"
         )
     images = source.open_train()
-    readable = surveyed(images) if isinstance(images, FileSet) else images
+    readable = images if isinstance(images, ArraySet) else source.survey(images)
     held_out = divided(readable, config)[1]
     assert held_out is not None
     return held_out
@@ -364,12 +414,12 @@ def _survey_of(model: Path, data: str | os.PathLike[str]) -> Survey | None:
     known = None if run is None else read_survey(run)
     if run is None or known is None:
         return None
-    return known if read_plan(run).data == os.path.abspath(Path(data).expanduser()) else None
+    return known if read_plan(run).data == absolute(data) else None
 
 
 def _left_out(data: ImageSet) -> Mapping[Path, str]:
     """Files that were in no part of a folder that we split, since they cannot be read."""
-    survey = data.survey if isinstance(data, FileSet) else None
+    survey = survey_of(data)
     return {} if survey is None else survey.broken_paths
 
 

@@ -17,8 +17,7 @@ from vitlab.explain.explanation import Explanation
 from vitlab.explain.figure import check_name, draw, save
 from vitlab.explain.limits import LONGEST, MOST, SHOWN
 from vitlab.explain.request import Ask
-from vitlab.images.pixels import reading
-from vitlab.images.preprocessing import Source
+from vitlab.images.pixels import Picture, reading
 from vitlab.machine.device import best_device
 from vitlab.weights.labels import Labels
 
@@ -32,7 +31,7 @@ Watch = Callable[[str, int, int], None]
 class Chosen:
     """Some pictures of those that were named."""
 
-    pictures: Sequence[tuple[str, Source]]
+    pictures: Sequence[tuple[str, Picture]]
     total: int
     """How many there are."""
 
@@ -91,10 +90,10 @@ def _places(spec: str, download: bool) -> list[tuple[str, ImageSet, int]]:
     ]
 
 
-def _source(images: ImageSet, number: int) -> Source:
+def _source(images: ImageSet, number: int) -> Picture:
     if isinstance(images, ArraySet):
         return images.images[number].permute(1, 2, 0).contiguous().numpy()
-    return images.paths[number]
+    return images.source(number)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitlab.classify.engines.runtimes import run_onnx
 from vitlab.errors import ConfigError, FileError, InputError, UnknownName
 from vitlab.evaluation.classification import Outcome
-from vitlab.exporting.onnx import LARGEST, Half, can_export, data_beside, require_onnx, write_onnx
+from vitlab.exporting.onnx import Half, data_beside, exportable, require_onnx, write_onnx
 from vitlab.exporting.program import trace
 from vitlab.exporting.quantize import Pixels, write_int8
 from vitlab.exporting.torch_export import (
@@ -32,12 +32,12 @@ from vitlab.images.preprocessing import Preprocessing
 from vitlab.io.files import check_parent, staged_folder, sync
 from vitlab.jobs.evaluate import evaluate
 from vitlab.jobs.export_model import Exportable, Model, open_exportable
-from vitlab.machine.cores import onnx_wanted
+from vitlab.machine.device import onnx_wanted
 from vitlab.models.config import Size
-from vitlab.weights.aoti_package import trust
-from vitlab.weights.bundle_files import ONNX, WEIGHTS, is_bundle, record_file
-from vitlab.weights.exported import Deployed, Quantized
+from vitlab.weights.bundle import ONNX, WEIGHTS, is_bundle, record_file
+from vitlab.weights.exported import ExportMetadata, Quantized, trust
 from vitlab.weights.labels import Labels
+from vitlab.weights.preparation import Stated
 
 Format = Literal["onnx", "torch-export", "aoti"]
 WRITERS = {"torch-export": write_program, "aoti": write_package}
@@ -57,7 +57,7 @@ class Exported:
     format: Format
     files: tuple[Path, ...]
     comparison: Comparison
-    deployed: Deployed
+    deployed: ExportMetadata
     fresh: bool
     """The weights have learned nothing: the model was a mere name."""
 
@@ -79,7 +79,7 @@ def export(
     calibrate: str | os.PathLike[str] | None = None,
     compact: bool = False,
     merge_tokens: int = 0,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: Stated | None = None,
     labels: Labels | None = None,
     tolerance: float | None = None,
     force: bool = False,
@@ -136,7 +136,7 @@ def export(
 
 def _write(
     found: Exportable,
-    deployed: Deployed,
+    deployed: ExportMetadata,
     format: str,
     path: Path,
     images: Iterable[Pixels] | None,
@@ -158,7 +158,7 @@ def _write(
 
 
 def calibration(
-    found: Exportable, deployed: Deployed, folder: str | os.PathLike[str]
+    found: Exportable, deployed: ExportMetadata, folder: str | os.PathLike[str]
 ) -> list[Pixels]:
     """Batches of a folder's images as the exported model takes them, spread over all of it."""
     paths = sorted(walk_images(os.fspath(folder)))
@@ -191,7 +191,7 @@ def _quantized(quantize: str | None, format: str, *, calibrated: bool) -> Quanti
     return cast(Quantized | None, quantize)
 
 
-def _compare(found: Exportable, deployed: Deployed, run: Run, tolerance: float) -> Comparison:
+def _compare(found: Exportable, deployed: ExportMetadata, run: Run, tolerance: float) -> Comparison:
     batch = deployed.facts.batch
     return compare(
         found.model,
@@ -254,11 +254,6 @@ def _publish(folder: Path, path: Path) -> tuple[Path, ...]:
 log = logging.getLogger(__name__)
 
 
-def exportable(weights: Path) -> bool:
-    """Whether these weights can become one ONNX file here."""
-    return can_export() and weights.stat().st_size <= LARGEST
-
-
 def write_onnx_beside(folder: Path) -> Path | None:
     """The file, if it is wanted and can be; a model that cannot be exported is one all the same."""
     if not (onnx_wanted() and exportable(folder / WEIGHTS)):
@@ -297,13 +292,18 @@ class Accuracy:
 
 
 def before(
-    model: str | os.PathLike[str], data: str, *, split: str = "test", **changes: Any
+    model: str | os.PathLike[str],
+    data: str,
+    *,
+    split: str = "test",
+    download: bool = False,
+    **changes: Any,
 ) -> Outcome:
     """What the model answers in torch, to be compared with the file that is made of it.
 
     `changes` are those with which it is exported.
     """
-    found = evaluate(model, data, split=split, engine="torch", **changes)
+    found = evaluate(model, data, split=split, engine="torch", download=download, **changes)
     if found.source.task != "single-label":
         raise InputError(f"--data compares single-label models; {data} is {found.source.task} data")
     return found.outcome

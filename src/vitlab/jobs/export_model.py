@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitlab.classify.batch_size import check_weights
 from vitlab.classify.classifier import Classifier
 from vitlab.config import to_dict
 from vitlab.errors import ConfigError, WeightsError
@@ -17,16 +16,23 @@ from vitlab.exporting.program import at_size
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.io.download import file_digest
 from vitlab.jobs.any_model import is_name, open_any
+from vitlab.machine.device import check_weights
 from vitlab.models.config import Size, pair
 from vitlab.models.cost import image_shape, largest_output, peak_bytes, weight_bytes
 from vitlab.models.merging import merged_tokens, merging, unmerged
-from vitlab.weights.bundle import bundle_content
-from vitlab.weights.bundle_files import FILES, WEIGHTS, find_bundle, is_bundle, read_bundle_config
-from vitlab.weights.digest import network_digest
-from vitlab.weights.exported import Deployed, Facts, Quantized
+from vitlab.weights.bundle import (
+    FILES,
+    WEIGHTS,
+    bundle_content,
+    find_bundle,
+    is_bundle,
+    read_bundle_config,
+)
+from vitlab.weights.exported import ExportMetadata, Facts, Quantized
 from vitlab.weights.labels import Labels, read_labels
-from vitlab.weights.published import locate, named
-from vitlab.weights.source import WeightSource
+from vitlab.weights.preparation import Stated, stating
+from vitlab.weights.resolve import locate, named
+from vitlab.weights.source import WeightSource, network_digest
 
 Model = str | os.PathLike[str] | Classifier | nn.Module
 COPIES = 4
@@ -48,7 +54,9 @@ class Exportable:
     fresh: bool
     zero_head: bool
 
-    def deployed(self, *, inside: bool, quantize: Quantized | None, batch: int | None) -> Deployed:
+    def deployed(
+        self, *, inside: bool, quantize: Quantized | None, batch: int | None
+    ) -> ExportMetadata:
         """What the exported file says of itself."""
         facts = Facts(
             weights=self.digest,
@@ -62,7 +70,7 @@ class Exportable:
             merge_tokens=merged_tokens(self.model),
             network=network_digest(unmerged(self.model)[0]),
         )
-        return Deployed(config=self.content, facts=facts)
+        return ExportMetadata(config=self.content, facts=facts)
 
 
 def open_exportable(
@@ -70,7 +78,7 @@ def open_exportable(
     *,
     image_size: Size | None = None,
     merge_tokens: int = 0,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: Stated | None = None,
     labels: Labels | None = None,
     **changes: Any,
 ) -> Exportable:
@@ -93,7 +101,10 @@ def open_exportable(
     plain, merged = unmerged(_copied(classifier.model))
     network = merging(at_size(plain, image_size), merge_tokens or merged)
     config: Any = network.config
-    prepared = _prepared(preprocessing or classifier.preprocessing, config)
+    source = classifier.source
+    if not isinstance(preprocessing, Preprocessing):
+        source, preprocessing = stating(source, preprocessing, config), None
+    prepared = _prepared(preprocessing or source.require_preprocessing(), config)
     names = classifier.labels if labels is None else read_labels(labels, config.classes)
     return Exportable(
         model=network,

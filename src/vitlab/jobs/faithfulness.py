@@ -16,7 +16,7 @@ from vitlab.classify.classifier import Classifier, load
 from vitlab.classify.explainer import Explainer, Read
 from vitlab.config import to_dict
 from vitlab.errors import InputError, UnknownName
-from vitlab.evaluation.bootstrap import interval
+from vitlab.evaluation.metrics import bootstrap_interval
 from vitlab.explain.faithfulness import (
     REMOVED,
     Curves,
@@ -34,6 +34,7 @@ from vitlab.io.text import literal
 from vitlab.jobs.explain import Watch, choose, reads
 from vitlab.machine.device import best_device
 from vitlab.models.vit import VisionTransformer
+from vitlab.objectives.objective import objective_of
 from vitlab.weights.labels import Labels
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _methods(classifier: Classifier, asked: Sequence[Method] | None) -> tuple[Me
 
 def _check(classifier: Classifier, steps: int) -> None:
     classifier.source.require_head()
-    if classifier.source.task == "regression":
+    if objective_of(classifier.source.task).has_values:
         raise InputError("faithfulness of a regression; valid: a model that tells probabilities")
     rows, columns = cells_of(classifier)
     if not 2 <= steps <= rows * columns:
@@ -227,7 +228,7 @@ def _area(areas: NDArray[np.float64], by_chance: NDArray[np.float64], *, sign: i
 def _mean_interval(values: NDArray[np.float64]) -> Interval | None:
     if len(values) < 2:
         return None
-    return interval(lambda rows: float(values[rows].mean()), len(values))
+    return bootstrap_interval(lambda rows: float(values[rows].mean()), len(values))
 
 
 # The curves of deletion and insertion: probability against the patches that went, or came.

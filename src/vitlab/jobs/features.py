@@ -1,4 +1,4 @@
-"""`vitlab features`: what images are to a model, in a file."""
+"""`vitlab features`: compute the features of images and write them to a file."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitlab.classify.classifier import Classifier, load
 from vitlab.data.images import ImageSet, one_of
-from vitlab.data.loading.loader import batches_for_evaluation
+from vitlab.data.loader import batches_for_evaluation
 from vitlab.data.pointed import list_images
 from vitlab.errors import DataError, InputError
 from vitlab.evaluation.feature_file import FeatureInfo, check_suffix, writing_features
@@ -20,30 +20,31 @@ from vitlab.machine.device import best_device
 from vitlab.models.config import Size, pair
 from vitlab.models.features import Readout
 from vitlab.models.vit import VisionTransformer
-from vitlab.weights.bundled import bundled_name
-from vitlab.weights.digest import fingerprint
+from vitlab.weights.preparation import Stated
+from vitlab.weights.resolve import bundled_name
+from vitlab.weights.source import fingerprint
 
-# The features of many images, batch by batch.
+# Features batch by batch.
 
 Watch = Callable[[str, int, int], None]
-"""Told what is being done, and how many of how many are."""
+"""Progress callback: name of the stage, number done, and total."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embedder:
-    """A model that is asked for features, and how."""
+    """A model and the kind of features that it computes."""
 
     name: str
     classifier: Classifier
     readout: Readout
     batch_size: int
     workers: int
-    """Processes that decode files; 0: this one does."""
+    """Processes that decode files; 0: decode in this one."""
 
     def stream(
         self, data: ImageSet, broken: dict[Path, str]
     ) -> Iterator[tuple[Float[Tensor, "B ..."], Int[Tensor, " B"]]]:
-        """Features and the numbers of their images, in order; unreadable files go to `broken`."""
+        """Features and the indices of their images, in order; unreadable files go to `broken`."""
         device = best_device()
         self.classifier.model.to(device)
         for images, _, index in batches_for_evaluation(
@@ -60,7 +61,7 @@ class Embedder:
             yield features, index
 
     def info(self) -> FeatureInfo:
-        """What the features will be, without any image."""
+        """Description of the features: model, kind, layer, preprocessing and shape."""
         preprocessing = self.classifier.preprocessing
         blank = torch.zeros(1, preprocessing.channels, *preprocessing.size)
         with torch.inference_mode():
@@ -85,14 +86,16 @@ def open_embedder(
     image_size: Size | None = None,
     batch_size: int = 64,
     workers: int = 0,
+    preprocessing: Stated | None = None,
 ) -> Embedder:
-    """A model that gives features of a kind and layer; one that cannot is an error.
+    """Open a model to compute features; raise if it has none of this kind and layer.
 
-    Images of another `image_size` than the model's own resize its positions.
+    An `image_size` other than the model's resizes its position embedding; `preprocessing` is as in
+    `vitlab.load_weights`.
     """
     if batch_size < 1 or workers < 0:
         raise InputError(f"batch_size {batch_size} and workers {workers}; valid: from 1 and from 0")
-    classifier = _load_for(model, image_size)
+    classifier = _load_for(model, image_size, preprocessing)
     return Embedder(
         name=bundled_name(model) or _name(model),
         classifier=classifier,
@@ -103,13 +106,15 @@ def open_embedder(
 
 
 def _name(model: str | os.PathLike[str]) -> str:
-    """By which the model is found again from anywhere."""
+    """Absolute path of a model file, or the name of a model."""
     return os.path.abspath(model) if os.path.exists(model) else os.fspath(model)
 
 
-def _load_for(model: str | os.PathLike[str], size: Size | None) -> Classifier:
-    """The model as it is where it takes that size already: so that it is known as the same."""
-    classifier = load(model)
+def _load_for(
+    model: str | os.PathLike[str], size: Size | None, preprocessing: Stated | None
+) -> Classifier:
+    """Load a model for this image size; at its own size it is left unchanged."""
+    classifier = load(model, preprocessing=preprocessing)
     if size is None or pair(size) == classifier.preprocessing.size:
         return classifier
     if not isinstance(classifier.model, VisionTransformer):
@@ -118,7 +123,7 @@ def _load_for(model: str | os.PathLike[str], size: Size | None) -> Classifier:
             f"image_size {size} for {os.fspath(model)}, which is no Vision Transformer; "
             f"valid: its own, {height}x{width}"
         )
-    return load(model, image_size=size)
+    return load(model, image_size=size, preprocessing=preprocessing)
 
 
 def _check_finite(features: Tensor) -> None:
@@ -130,13 +135,13 @@ def _check_finite(features: Tensor) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Extracted:
-    """What was written."""
+    """Result of writing features to a file."""
 
     output: Path
     info: FeatureInfo
     images: int
     labelled: int
-    """Images of a class that is known."""
+    """Number of images with a label."""
     broken: dict[str, str]
     """Images that could not be read, with the reason; they have no features."""
 
@@ -153,9 +158,10 @@ def extract(
     batch_size: int = 64,
     workers: int = 0,
     download: bool = False,
+    preprocessing: Stated | None = None,
     watch: Watch | None = None,
 ) -> Extracted:
-    """Write the features of images, in their order, to an `.npz` or `.parquet` file."""
+    """Write the features of images to an `.npz` or `.parquet` file, in the order of the images."""
     check_suffix(output)
     embedder = open_embedder(
         model,
@@ -164,6 +170,7 @@ def extract(
         image_size=image_size,
         batch_size=batch_size,
         workers=workers,
+        preprocessing=preprocessing,
     )
     info = embedder.info()
     parts = list_images(images, split=split, download=download)

@@ -12,18 +12,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitlab.data.class_counts import count_images
-from vitlab.data.datasets import DataSource, open_data
-from vitlab.data.images import ImageSet, one_of
-from vitlab.data.random import generator
-from vitlab.data.survey import looking
+from vitlab.data.datasets import DataSource, absent_classes, check_split, open_data
+from vitlab.data.images import ImageSet, count_images, one_of
+from vitlab.data.order import generator
+from vitlab.data.split import survey_files
 from vitlab.errors import DataError, FileError, InputError, MissingExtra
 from vitlab.evaluation.fewshot import METHODS, Answer, Labelled, Score, check_request, draw_shots
 from vitlab.io.files import check_parent, replacing
 from vitlab.io.text import literal
 from vitlab.jobs.features import Embedder, Watch, open_embedder
-from vitlab.jobs.run_data import absent_classes, check_split
 from vitlab.models.config import Size
+from vitlab.weights.preparation import Stated
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +76,7 @@ def fewshot(
     batch_size: int = 64,
     workers: int = 0,
     download: bool = False,
+    preprocessing: Stated | None = None,
     watch: Watch | None = None,
 ) -> FewShot:
     """Draw `shots` images of each class from `train`, fit each method, judge on all of `test`.
@@ -95,11 +95,13 @@ def fewshot(
         image_size=image_size,
         batch_size=batch_size,
         workers=workers,
+        preprocessing=preprocessing,
     )
     channels = embedder.classifier.preprocessing.channels
-    with looking(None if watch is None else partial(watch, "files looked at")):
-        source = open_data(data, download=download, channels=channels)
-        images = source.open_train()
+    progress = None if watch is None else partial(watch, "files looked at")
+    survey = partial(survey_files, watch=progress)
+    source = open_data(data, download=download, channels=channels, survey=survey)
+    images = source.open_train()
     if source.task != "single-label":
         raise DataError(f"{source.name} is {source.task} data; valid: one class for each image")
     if source.open_test is None:

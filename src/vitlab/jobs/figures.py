@@ -1,4 +1,4 @@
-"""`vitlab figures`: the paper's figures about a model, as pictures and numbers."""
+"""`vitlab figures`: the paper's figures about a model, as images and numbers."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,27 +13,28 @@ from torch import Tensor
 from vitlab.classify.classifier import Classifier
 from vitlab.data.datasets import open_data
 from vitlab.data.images import ArraySet, one_of
-from vitlab.data.loading.loader import batches_for_evaluation
+from vitlab.data.loader import batches_for_evaluation
+from vitlab.data.order import generator
 from vitlab.data.pointed import Listed, list_images
-from vitlab.data.random import generator
 from vitlab.errors import DataError, InputError, Lacks
 from vitlab.explain.statistics import Gathered, Gatherer, batch_size_for
 from vitlab.images.preprocessing import MODES, Preprocessing
-from vitlab.jobs.any_model import AnyModel, open_any
+from vitlab.jobs.any_model import AnyModel, open_any, stated
 from vitlab.machine.device import best_device
 from vitlab.models.merging import unmerged
 from vitlab.registry import DATASETS
-from vitlab.report.figures.feature_pca import spread
+from vitlab.report.figures.features import spread
 from vitlab.report.figures.figure import Figure, Seen, Watch
 from vitlab.report.figures.table import FIGURES, check_folder, chosen, write_figures
 from vitlab.report.plots import check_matplotlib
+from vitlab.weights.preparation import Stated
 
-# The images that a model is looked at with: some of a dataset, drawn by a seed.
+# Images for the statistics of a model: a sample of a dataset, drawn by a seed.
 
 
 @dataclass(kw_only=True)
 class Drawn:
-    """Images to go through; those that could be read are known once they have gone."""
+    """Images to read; `names`, `labels` and `broken` are filled while they are read."""
 
     parts: Sequence[Listed]
     names: list[str] = field(default_factory=list)
@@ -42,13 +43,13 @@ class Drawn:
 
     @property
     def total(self) -> int:
-        """Readable or not."""
+        """Number of images, including unreadable ones."""
         return sum(map(len, self.parts))
 
     def batches(
         self, preprocessing: Preprocessing, *, batch_size: int, device: torch.device
     ) -> Iterator[Float[Tensor, "B C H W"]]:
-        """Prepared images; their names and labels are added as they come."""
+        """Preprocessed batches; names and labels are collected on the way."""
         for part in self.parts:
             _check_channels(part, preprocessing.channels)
             for images, _, index in batches_for_evaluation(
@@ -68,7 +69,7 @@ class Drawn:
 def draw_images(
     data: str | os.PathLike[str], count: int, *, seed: int, download: bool = False
 ) -> Drawn:
-    """`count` of the images, or all where there are fewer; of a dataset by name, test images."""
+    """`count` images, or all if there are fewer; of a dataset by name, test images."""
     if count < 1:
         raise InputError(f"images {count}; valid: at least 1")
     parts = list_images([data], split=_split(data, download), download=download)
@@ -89,7 +90,7 @@ def draw_images(
 
 
 def _split(data: str | os.PathLike[str], download: bool) -> str | None:
-    """Of a dataset by name the test images, which nothing was learned from, if there are any."""
+    """Split to read: the test images of a named dataset, if it has any; None for files."""
     if os.fspath(data) not in DATASETS:
         return None
     return "all" if open_data(data, download=download).open_test is None else "test"
@@ -108,13 +109,13 @@ def _check_channels(part: Listed, channels: int) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Figures:
-    """The figures of a model by name, and the reasons why others are not among them."""
+    """Figures of a model by name, and the reasons for missing ones."""
 
     model: str
     fresh: bool
-    """The weights are random: nobody has trained them."""
+    """True if the weights are random, not trained."""
     images: int
-    """Images that were looked at; 0 where no figure needed any."""
+    """Number of images that were used; 0 if no figure needed any."""
     figures: dict[str, Figure]
     lacking: dict[str, str]
     broken: dict[str, str] = field(default_factory=dict)
@@ -122,11 +123,11 @@ class Figures:
     files: tuple[Path, ...] = ()
 
     def __getitem__(self, name: str) -> dict[str, Any]:
-        """The numbers of one figure."""
+        """Numbers of one figure."""
         return self.figures[name].data
 
     def write(self, output: str | os.PathLike[str]) -> tuple[Path, ...]:
-        """Each figure as PNG and SVG with its numbers as JSON, in a folder."""
+        """Write each figure as PNG and SVG with its numbers as JSON to a folder."""
         return write_figures(self.figures, self.model, Path(output))
 
 
@@ -139,6 +140,7 @@ def figures(
     only: Iterable[str] | None = None,
     seed: int = 0,
     download: bool = False,
+    preprocessing: Stated | None = None,
     watch: Watch | None = None,
 ) -> Figures:
     """The numbers of the figures and, with `output`, their files in that folder.
@@ -150,7 +152,7 @@ def figures(
     if output is not None:
         check_matplotlib()
         check_folder(Path(output))
-    opened = open_any(model)
+    opened = open_any(model, **stated(preprocessing))
     lacking: dict[str, str] = {}
     for name in names:
         try:
@@ -158,7 +160,7 @@ def figures(
         except Lacks as error:
             lacking[name] = str(error)
     _require_some(names, lacking)
-    seen, broken = _look(opened, names, lacking, data, images, seed, download, watch)
+    seen, broken = _run_model(opened, names, lacking, data, images, seed, download, watch)
     made: dict[str, Figure] = {}
     for name in names:
         if name not in lacking:
@@ -184,7 +186,7 @@ def _require_some(names: list[str], lacking: dict[str, str]) -> None:
         raise Lacks("; ".join(lacking[name] for name in names))
 
 
-def _look(
+def _run_model(
     opened: AnyModel,
     names: list[str],
     lacking: dict[str, str],
@@ -221,7 +223,7 @@ def _look(
                 if watch is not None:
                     watch("images", len(drawn.names) + len(drawn.broken), drawn.total)
     finally:
-        model.to(before)  # somebody else may use it
+        model.to(before)  # the caller may go on using it
     seen = Seen(
         model=model,
         name=opened.name,

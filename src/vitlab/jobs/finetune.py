@@ -1,52 +1,109 @@
-"""`vitlab finetune`: anybody's weights and a folder of images become a classifier."""
+"""`vitlab finetune`: train pretrained weights further, on images of other classes."""
 
 import os
-import shlex
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
 from torch import nn
 
 from vitlab.config import override, to_dict
-from vitlab.data.class_counts import count_images
-from vitlab.data.datasets import DataSource
-from vitlab.data.survey import looking
+from vitlab.data.datasets import Data, DataSource
+from vitlab.data.datasets import absolute as absolute_data
+from vitlab.data.images import ImageSet, count_images
 from vitlab.errors import ConfigError
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.jobs.any_model import title_of
 from vitlab.jobs.card import variant_name
-from vitlab.jobs.find_rate import check_plots, draw_trials
-from vitlab.jobs.run import Job, Watcher
-from vitlab.jobs.run_folder import (
-    Plan,
-    Start,
-    check_new,
+from vitlab.jobs.range_test import check_range_test, find_learning_rate
+from vitlab.jobs.repeat import exact_command
+from vitlab.jobs.run_result import RunResult
+from vitlab.jobs.start import Start, Started, absolute, open_teacher, open_weights_for
+from vitlab.jobs.together import share_config, survey_once
+from vitlab.jobs.train import (
+    carry_out,
     current_commit,
-    read_plan,
-    working_in,
-    written,
+    open_new,
+    split_changes,
+    take_auto,
+    train,
 )
-from vitlab.jobs.run_result import Run
-from vitlab.jobs.run_start import absolute, open_teacher, open_weights_for
-from vitlab.jobs.train import open_new, split_changes, take_auto, train
+from vitlab.jobs.training_run import (
+    Plan,
+    TrainingRun,
+    Watcher,
+    check_new,
+    continues,
+    read_run,
+    working_in,
+)
 from vitlab.machine.device import best_device
+from vitlab.machine.world import World, open_world
 from vitlab.models.config import Size, pair
 from vitlab.models.vit import VisionTransformer
 from vitlab.training.config import TrainConfig
-from vitlab.training.find_rate import find_rate as run_trials
-from vitlab.training.find_rate import suggested_rate
-from vitlab.training.loop import RunFiles
 from vitlab.training.recipes import finetune as recipes
+from vitlab.weights.fetch import fetch_named
+from vitlab.weights.preparation import Stated, as_options
 
 RECIPE = "finetune"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinetuneOptions:
+    """Options of a fine-tuning besides the settings of the run, in the order of its command."""
+
+    image_size: Size | None = None
+    freeze: int | None = None
+    """First encoder blocks that are not trained."""
+    lora: int | None = None
+    """Rank of low-rank updates; None: all weights are trained."""
+    linear_probe: bool = False
+    paper: bool = False
+    """Fine-tune as the ViT paper does."""
+    new_head: bool = False
+    find_lr: bool = False
+    sam: float | None = None
+    teacher: str | None = None
+    preprocessing: Stated | None = None
+    """Preprocessing of the weights; None: their own."""
+
+    @property
+    def zero_head(self) -> bool:
+        """Whether the whole head starts at zero."""
+        return self.paper or self.new_head
+
+    def given(self) -> Iterator[tuple[str, object]]:
+        """Name and value of each option that was given."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value not in (None, False):  # 0 is the same as not given
+                yield field.name, value
+
+    def check(self, changes: Mapping[str, Any]) -> None:
+        """Raise if options exclude each other, or one of the changes."""
+        found = [
+            name
+            for name, value in (
+                ("linear_probe", self.linear_probe),
+                ("lora", self.lora),
+                ("freeze", self.freeze),
+            )
+            if value
+        ]
+        if len(found) > 1:
+            raise ConfigError(f"{' and '.join(sorted(found, reverse=True))} exclude each other")
+        if "model" in changes:
+            raise ConfigError(
+                f"model {changes['model']}: the weights decide the model; leave it out"
+            )
 
 
 def finetune(
     start: str | os.PathLike[str] | None = None,
     *,
-    data: str | os.PathLike[str] | None = None,
+    data: Data | None = None,
     out: str | os.PathLike[str],
     image_size: Size | None = None,
     freeze: int | None = None,
@@ -57,33 +114,38 @@ def finetune(
     find_lr: bool = False,
     sam: float | None = None,
     teacher: str | os.PathLike[str] | None = None,
+    preprocessing: Stated | None = None,
     changes: Mapping[str, Any] | None = None,
     resume: bool = False,
     download: bool = False,
     licence: str | None = None,
     watcher: Watcher | None = None,
-) -> Run:
-    """Fine-tune a model on images; what was chosen for them, and why, goes to `watcher.note`.
+) -> RunResult:
+    """Fine-tune a model on images; the chosen settings and the reasons go to `watcher.note`.
 
     `start` is a weight file, a bundle, a run, or the name of fetched weights; `changes` are dotted
-    fields of `TrainConfig`, as in `train`; `licence` is that of the weights to come, else that of
-    `start`.
+    fields of `TrainConfig`, as in `train`; `preprocessing` is that of `start` as in `load_weights`,
+    where it does not say it; `licence` is that of the trained weights, by default that of `start`.
     """
-    watcher = watcher or Watcher()
-    options: dict[str, Any] = {
-        "image_size": image_size,
-        "freeze": freeze,
-        "lora": lora,
-        "linear_probe": linear_probe,
-        "paper": paper,
-        "new_head": new_head,
-        "find_lr": find_lr,
-        "sam": sam,
-        "teacher": None if teacher is None else absolute(teacher),
-    }
-    folder, wanted = Path(out), dict(changes or {})
+    watcher, folder, wanted = watcher or Watcher(), Path(out), dict(changes or {})
+    world = open_world()
+    options = FinetuneOptions(
+        image_size=image_size,
+        freeze=freeze,
+        lora=lora,
+        linear_probe=linear_probe,
+        paper=paper,
+        new_head=new_head,
+        find_lr=find_lr,
+        sam=sam,
+        teacher=None if teacher is None else absolute(teacher),
+        preprocessing=preprocessing,
+    )
     if resume:
-        _check_resumed(folder, start, options)
+        begun = read_run(folder, world)[0].start
+        _check_resumed(folder, begun, start, options)
+        models = () if begun is None else (begun.weights, begun.teacher)
+        _fetch(download, models, watcher)
         return train(
             data=data,
             out=out,
@@ -95,29 +157,109 @@ def finetune(
         )
     if start is None:
         raise ConfigError("no weights; pass --from FILE, BUNDLE, RUN or NAME (vitlab weights list)")
-    check_new(folder)
+    request = ""
+    if isinstance(data, str | os.PathLike) and os.fspath(data):
+        request = _command(absolute(start), absolute_data(data), folder, options, wanted)
+    if continues(folder, request, world):
+        watcher.note(f"the run in {folder} continues: this command began it")
+        return train(data=data, out=out, resume=True, download=download, watcher=watcher)
+    if world.rank == 0:
+        check_new(folder)
     if find_lr:
-        check_plots()
-    _check(options, wanted)
-    with looking(watcher.files):
-        data, source = open_new(data, download=download, changes=wanted)
-    auto, given = take_auto(wanted)
-    of_run, of_model = split_changes(given)
-    weights = absolute(start)
-    model = open_weights_for(
-        weights, source, image_size=image_size, new_head=paper or new_head, changes=of_model
+        check_range_test(wanted)
+    options.check(wanted)
+    _fetch(download, (start, options.teacher), watcher)
+    survey = survey_once(world, watch=watcher.files)
+    data, source = open_new(data, download=download, changes=wanted, survey=survey)
+    run = _prepare(
+        absolute(start),
+        data,
+        source,
+        folder,
+        options=options,
+        changes=wanted,
+        licence=licence,
+        request=request,
+        watcher=watcher,
+        world=world,
     )
-    with looking(watcher.files):
-        name = variant_name(model.config) or title_of(weights)
-        config, reasons = _settings(model, source, options, of_run, name)
-    begin = Start(
+    with working_in(folder, world):
+        if find_lr:
+            find_learning_rate(run)
+        return carry_out(run)
+
+
+def _fetch(
+    download: bool, models: Iterable[str | os.PathLike[str] | None], watcher: Watcher
+) -> None:
+    """Get missing weights that are given by name, if that is wanted."""
+    if download:
+        for model in models:
+            fetch_named(model, _Notes(watcher))
+
+
+@dataclass(frozen=True)
+class _Notes:
+    """Progress of a download in the notes of a run."""
+
+    watcher: Watcher
+
+    def note(self, line: str) -> None:
+        self.watcher.note(line)
+
+    def advance(self, what: str, done: int, total: int) -> None:
+        if done == total:
+            self.watcher.note(f"{what}: {total:,} bytes fetched")
+
+
+def _check_resumed(
+    folder: Path,
+    begun: Start | None,
+    start: str | os.PathLike[str] | None,
+    options: FinetuneOptions,
+) -> None:
+    """Raise if an argument differs from the plan of the resumed run; `start` may be repeated."""
+    for name, _ in options.given():
+        raise ConfigError(f"a resumed run keeps {name} as it was begun; leave it out")
+    if start is not None and (begun is None or begun.weights != absolute(start)):
+        came = "no weights" if begun is None else begun.weights
+        raise ConfigError(f"{folder} was begun with {came}, not {os.fspath(start)}; leave it out")
+
+
+def _prepare(
+    weights: str,
+    data: str,
+    source: DataSource,
+    folder: Path,
+    *,
+    options: FinetuneOptions,
+    changes: Mapping[str, Any],
+    licence: str | None,
+    request: str,
+    watcher: Watcher,
+    world: World,
+) -> TrainingRun:
+    """Open weights, training images and teacher, each once, and choose the settings for them."""
+    auto, given = take_auto(changes)
+    of_run, of_model = split_changes(given)
+    model = open_weights_for(
+        weights,
+        source,
+        image_size=options.image_size,
+        new_head=options.zero_head,
+        changes=of_model,
+        preprocessing=options.preprocessing,
+    )
+    images = source.open_train()
+    name = variant_name(model.config) or title_of(weights)
+    config, reasons = _settings(situation(model, source, of_run, images), options, of_run, name)
+    start = Start(
         weights=weights,
         preprocessing=_preprocessing(model, source),
-        new_head=paper or new_head,
-        teacher=options["teacher"],
+        new_head=options.zero_head,
+        teacher=options.teacher,
     )
-    if begin.teacher is not None:
-        open_teacher(begin.teacher, source, begin.preprocessing, best_device())
+    started = Started(start=start, model=model, teacher=open_teacher(start, source, best_device()))
     plan = Plan(
         recipe=RECIPE,
         data=data,
@@ -125,35 +267,29 @@ def finetune(
         model=to_dict(model.config),
         steps=0,
         command=_command(weights, data, folder, options, given),
+        request=request,
         commit=current_commit(),
         licence=licence or model.source.licence,
-        start=begin,
+        start=start,
     )
-    with looking(watcher.files):
-        job = Job.prepare(plan, folder, source, watcher=watcher, auto=auto)
+    run = TrainingRun.prepare(
+        share_config(plan, world),
+        folder,
+        source,
+        watcher=watcher,
+        auto=auto,
+        images=images,
+        started=started,
+        world=world,
+    )
     known = _known(model, len(source.labels))
-    for note in (*source.told, *reasons, *known, *job.split_notes):
+    for note in (*source.all_notes, *reasons, *known, *run.split_notes):
         watcher.note(note)
-    with working_in(folder):
-        if find_lr:
-            job, watcher = _with_found_rate(job, watcher)
-        return job.run(watcher)
-
-
-def _check_resumed(
-    folder: Path, start: str | os.PathLike[str] | None, options: Mapping[str, Any]
-) -> None:
-    """Refuse what a run that goes on would ignore; its own weights may be named again."""
-    for name, value in options.items():
-        if value not in (None, False):
-            raise ConfigError(f"a resumed run keeps {name} as it was begun; leave it out")
-    begun = read_plan(folder).start
-    if start is not None and (begun is None or begun.weights != absolute(start)):
-        came = "no weights" if begun is None else begun.weights
-        raise ConfigError(f"{folder} was begun with {came}, not {os.fspath(start)}; leave it out")
+    return run
 
 
 def _known(model: VisionTransformer, classes: int) -> tuple[str, ...]:
+    """Note on the classes of the data that the weights know."""
     known = model.source.known_classes
     if not known:
         return ()
@@ -162,55 +298,48 @@ def _known(model: VisionTransformer, classes: int) -> tuple[str, ...]:
 
 
 def _preprocessing(model: VisionTransformer, source: DataSource) -> Preprocessing:
-    """As the weights want it, with the data's idea of white."""
+    """Preprocessing of the weights, with the data's value of white."""
     return replace(model.source.require_preprocessing(), white=source.white)
 
 
-def _check(options: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-    given = [name for name in ("linear_probe", "lora", "freeze") if options[name]]
-    if len(given) > 1:
-        raise ConfigError(f"{' and '.join(sorted(given, reverse=True))} exclude each other")
-    if "model" in changes:
-        raise ConfigError(f"model {changes['model']}: the weights decide the model; leave it out")
-    if options["find_lr"] and "optimizer.lr" in changes:
-        raise ConfigError("find_lr and optimizer.lr: either finds or sets the rate; choose one")
-
-
 def _settings(
-    model: VisionTransformer,
-    source: DataSource,
-    options: Mapping[str, Any],
-    changes: dict[str, Any],
-    name: str,
+    found: recipes.Situation, options: FinetuneOptions, changes: dict[str, Any], name: str
 ) -> tuple[TrainConfig, tuple[str, ...]]:
-    """The settings for this data and this model, and why; `name` is what the model is called."""
-    found = situation(model, source, changes)
-    config = recipes.paper() if options["paper"] else recipes.finetuning(found)
-    if options["linear_probe"]:
+    """Settings for this data and model, and the reasons; `name` is that of the model."""
+    config = recipes.paper() if options.paper else recipes.finetuning(found)
+    if options.linear_probe:
         config = recipes.linear_probe(config)
-    if options["lora"]:
-        config = recipes.with_lora(config, options["lora"])
-    if options["freeze"]:
-        config = replace(config, frozen_blocks=options["freeze"])
-    if options["sam"]:
-        config = replace(config, optimizer=replace(config.optimizer, sam=options["sam"]))
+    if options.lora:
+        config = recipes.with_lora(config, options.lora)
+    if options.freeze:
+        config = replace(config, frozen_blocks=options.freeze)
+    if options.sam:
+        config = replace(config, optimizer=replace(config.optimizer, sam=options.sam))
     patience = config.patience
     config = override(replace(config, model=name, patience=0), changes)
     if config.hold_out and "patience" not in changes:  # nothing held out, nothing to wait for
         config = replace(config, patience=patience)
-    if options["paper"]:
+    if options.paper:
         return config, ("the paper's protocol: SGD from a head of zeros",)
     return config, recipes.reasons(config, found)
 
 
 def situation(
-    model: nn.Module, source: DataSource, changes: Mapping[str, Any]
+    model: nn.Module,
+    source: DataSource,
+    changes: Mapping[str, Any],
+    images: ImageSet | None = None,
 ) -> recipes.Situation:
-    """What the settings depend on; the model may be one without memory."""
+    """Facts that the settings depend on; the model may be without memory.
+
+    `images` are the training images, opened here if not given and if they have to be counted.
+    """
     wanted = {key: value for key, value in changes.items() if key == "images_per_class"}
     per_class = override(TrainConfig(), wanted).images_per_class
-    classes = len(source.labels)
-    counts = None if per_class else count_images(source.open_train().labels, source.labels)
+    classes, counts = len(source.labels), None
+    if not per_class:
+        images = source.open_train() if images is None else images
+        counts = count_images(images.labels, source.labels)
     return recipes.Situation(
         images=per_class * classes if counts is None else counts.images,
         classes=classes,
@@ -221,35 +350,19 @@ def situation(
     )
 
 
-def _with_found_rate(job: Job, watcher: Watcher) -> tuple[Job, Watcher]:
-    """The job with the rate that a range test finds; `find-lr.png` shows how, once it begins."""
-    watcher.note("range test: the loss while the rate grows from step to step ...")
-    loss = job.aim.goal.loss
-    trials = run_trials(job.state.model, job.plan.train, job.loader, loss_of=loss)
-    rate = suggested_rate(trials)
-    watcher.note(f"range test: rate {rate:g} (find-lr.png)")
-
-    def begin(plan: Plan, files: RunFiles) -> None:
-        draw_trials(trials, rate, files.folder / "find-lr.png")
-        watcher.begin(plan, files)
-
-    return job.with_rate(rate), replace(watcher, begin=begin)
-
-
 def _command(
-    weights: str,
-    data: str,
-    folder: Path,
-    options: Mapping[str, Any],
-    changes: Mapping[str, Any],
+    weights: str, data: str, folder: Path, options: FinetuneOptions, changes: Mapping[str, Any]
 ) -> str:
-    words = ["vitlab", "finetune", "--from", weights, "--data", data, "--out", str(folder)]
-    for name, value in options.items():
+    """Command line that repeats the fine-tuning."""
+    words = ["finetune", "--from", weights, "--data", data, "--out", str(folder)]
+    for name, value in options.given():
         flag = f"--{name.replace('_', '-')}"
-        if value is True:
+        if name == "preprocessing":
+            words += as_options(cast(Stated, value))
+        elif value is True:
             words.append(flag)
         elif isinstance(value, tuple):
             words += [flag, "x".join(map(str, value))]
         elif value:
             words += [flag, str(value)]
-    return shlex.join([*words, *written(changes)])
+    return exact_command(words, changes)

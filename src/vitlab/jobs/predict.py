@@ -1,4 +1,4 @@
-"""`vitlab predict`: what is on images, however many, written down as it is found."""
+"""`vitlab predict`: classify any number of images, and write the predictions batch by batch."""
 
 import io
 import logging
@@ -15,27 +15,37 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, cast
 
-from vitlab.classify.open_model import Answering, open_answering
+from vitlab.classify.classifier import Classifier, open_classifier
 from vitlab.classify.predictor import Prediction, Predictor
+from vitlab.data.shards.layout import index_at
+from vitlab.data.shards.store import SUFFIXES as SHARDS
+from vitlab.data.shards.store import is_address
 from vitlab.errors import InputError, VitlabError
+from vitlab.exporting.cache import cached_export
 from vitlab.images.contact_sheet import LIMIT, Tile, check_name, write_contact_sheet
 from vitlab.images.find import ENDINGS, in_blocks, matching, pointed_at, walk_images
 from vitlab.images.pixels import Decoded, Picture, path_of, read_picture, reading
 from vitlab.images.statistics import tile_image
-from vitlab.jobs.kept_export import kept_export
-from vitlab.jobs.prediction_files import PredictionFile, check_output, open_predictions
-from vitlab.jobs.prediction_manifest import Job, read_job
+from vitlab.jobs.prediction_files import (
+    PredictionFile,
+    PredictionManifest,
+    check_output,
+    open_predictions,
+    read_job,
+)
 from vitlab.jobs.prediction_records import as_text
+from vitlab.objectives.objective import objective_of
 from vitlab.weights.labels import Labels
+from vitlab.weights.reading import SUFFIXES
 
-# The contact sheet of a job: its images with what the model sees on them.
+# The contact sheet: the first images with their predictions.
 
 SHOWN = LIMIT
-"""Images of a job that a sheet shows."""
+"""Maximum number of images on a contact sheet."""
 
 
 def write_sheet(path: Path, shown: Sequence[Prediction], *, images: int, model: str) -> None:
-    """Draw the first images of a job, and say how many more it has."""
+    """Draw the first images with their predictions, and the number of the others."""
     tiles = [_tile(prediction) for prediction in shown]
     more = repeat(tiles[-1], images - len(tiles))
     title = f"{images:,} image{'s' * (images != 1)}, labelled by {Path(model).name}"
@@ -47,26 +57,27 @@ def _tile(prediction: Prediction) -> Tile:
     if prediction.error is not None:
         return Tile(image=file, caption=f"cannot be read\n{file.name}", mark="bad")
     if prediction.label is None:
-        told = "\n".join(prediction.answers[:2]) or "no label"
-        return Tile(image=tile_image(file), caption=f"{told}\n{file.name}")
+        labels = "\n".join(prediction.answers[:2]) or "no label"
+        return Tile(image=tile_image(file), caption=f"{labels}\n{file.name}")
     caption = f"{prediction.label}\n{prediction.probability:.1%} · {file.name}"
     return Tile(image=tile_image(file), caption=caption)
 
 
-# Which images a command means: files, folders, patterns, and what comes through standard input.
+# The images of a command: files, folders, patterns, and standard input.
 
-STDIN = "-"
+STDIN, LIST = "-", "@"
+"""Names of standard input, and of a file with one path a line (`@FILE`)."""
 MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF87a", b"GIF89a", b"RIFF", b"BM", b"%PDF-")
-"""First bytes of pictures, up to the first that could be the end of a line."""
+"""First bytes of image files, up to the first that could be the end of a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageInputs:
-    """What was named; the images themselves are found while they are asked for."""
+    """Names of the images of a command; the files are searched during iteration."""
 
     names: Sequence[str]
     stdin: Callable[[], io.BufferedIOBase]
-    """Where `-` reads: an image, or the path of one on each line."""
+    """Opener of the stream for `-`: an image, or the path of one on each line."""
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -78,26 +89,27 @@ class ImageInputs:
 
     @property
     def absolute(self) -> list[str]:
-        """The names as they mean the same from any folder."""
-        return [name if name == STDIN else os.path.abspath(name) for name in self.names]
+        """Names that are valid in any working directory."""
+        return [_absolute(name) for name in self.names]
 
     @property
     def single(self) -> bool:
-        """Whether one file is meant, and not what may be found somewhere."""
-        return len(self.names) == 1 and pointed_at(self.names[0]) == "file"
+        """True if the only name is that of a file, not of a folder or a pattern."""
+        return (
+            len(self.names) == 1
+            and pointed_at(self.names[0]) == "file"
+            and not self.names[0].endswith(SHARDS)
+        )
 
     def find(self) -> Iterator[Picture]:
-        """The images one after the other, in an order that is the same each time."""
+        """Find the images, in an order that is the same each time."""
         for name in self.names:
             if name != STDIN:
-                next(iter(self._find(name)))  # an error now, and not when half of the work is done
+                next(iter(self._find(name)))  # raises now, not when half of the work is done
         return chain.from_iterable(map(self._find, self.names))
 
     def count(self, most: int | None = None) -> int | None:
-        """How many there are, found by looking for them; unknown for standard input.
-
-        No more than `most` are looked for.
-        """
+        """Number of images, counted up to `most`; None for standard input."""
         if STDIN in self.names:
             return None
         return sum(1 for _ in islice(self.find(), most))
@@ -105,6 +117,11 @@ class ImageInputs:
     def _find(self, name: str) -> Iterable[Picture]:
         if name == STDIN:
             return _piped(self.stdin())
+        if name.startswith(LIST):
+            return _listed(name.removeprefix(LIST))
+        index = index_at(name)
+        if index is not None:
+            return map(index.image, range(len(index)))
         kind = pointed_at(name)
         if kind == "folder":
             return _some(
@@ -116,12 +133,36 @@ class ImageInputs:
 
 
 def _check(name: str) -> None:
-    if name != STDIN and pointed_at(name) == "nothing":
+    shards = is_address(name) or name.partition("#")[0].endswith(SHARDS)
+    if name != STDIN and not name.startswith(LIST) and pointed_at(name) == "nothing" and not shards:
         raise InputError(f"{name}: no such file or folder")
 
 
+def _absolute(name: str) -> str:
+    if name == STDIN or is_address(name):
+        return name
+    if name.startswith(LIST):
+        return LIST + os.path.abspath(name.removeprefix(LIST))
+    return os.path.abspath(name)
+
+
+def no_stdin() -> io.BufferedIOBase:
+    """Opener of standard input where it cannot be read again."""
+    raise InputError("- is standard input, which is read once; valid: @FILE, a list of paths")
+
+
+def _listed(file: str) -> Iterator[str]:
+    """Paths in the lines of a file."""
+    try:
+        with open(file, "rb") as stream:
+            lines = stream.read().splitlines()
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}") from error
+    return _some((os.fsdecode(line) for line in lines if line), f"{file} holds no paths")
+
+
 def _some(paths: Iterator[str], message: str) -> Iterator[str]:
-    """The paths, of which there must be one."""
+    """Pass the paths on; raise if there are none."""
     first = next(paths, None)
     if first is None:
         raise InputError(message)
@@ -130,9 +171,9 @@ def _some(paths: Iterator[str], message: str) -> Iterator[str]:
 
 
 def _piped(stream: io.BufferedIOBase) -> Iterator[Picture]:
-    """One picture, or the paths that the lines give, as they come."""
+    """Read one image, or paths line by line as they arrive."""
     start = stream.readline()
-    if _is_picture(start):
+    if _is_image(start):
         yield io.BytesIO(start + stream.read())
         return
     lines = (os.fsdecode(line.rstrip(b"\r\n")) for line in chain([start], stream))
@@ -140,8 +181,8 @@ def _piped(stream: io.BufferedIOBase) -> Iterator[Picture]:
     yield from _some((path for path in lines if path), message)
 
 
-def _is_picture(start: bytes) -> bool:
-    """Whether a stream that begins with this line holds a picture; no path holds a zero byte."""
+def _is_image(start: bytes) -> bool:
+    """True if a stream with this first line holds an image; no path has a zero byte."""
     line = start.rstrip(b"\r\n")
     return b"\0" in line or (line.startswith(MAGIC) and not os.path.lexists(line))
 
@@ -149,15 +190,15 @@ def _is_picture(start: bytes) -> bool:
 log = logging.getLogger(__name__)
 
 Watch = Callable[[int, int | None], None]
-"""Told how many images are done, and of how many as soon as that is known."""
+"""Progress callback: the number of images done, and their total once it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What came of it."""
+    """Result of a prediction job."""
 
     images: int
-    """Of the whole job, with what was done before."""
+    """Images of the whole job, including those of earlier, interrupted runs."""
     failed: int
     done_before: int
     seconds: float
@@ -182,12 +223,12 @@ def predict(
     stdin: Callable[[], BufferedIOBase] = lambda: cast(BufferedIOBase, sys.stdin.buffer),
     **changes: Any,
 ) -> Predicted:
-    """Classify files, folders, patterns, and what `-` reads; `each` is told every prediction.
+    """Classify files, folders, patterns and standard input (`-`); call `each` on every prediction.
 
-    `threshold` as in `Classifier.predict`, `merge_tokens`, `engine` and `changes` as in
-    `open_answering`.
-    With `output`, what is in the file already is not computed again. An image that cannot be read
-    is a record with an `error`; where it is the only one, it is an InputError.
+    `threshold` is as in `Classifier.predict`; `merge_tokens`, `engine` and `changes` are as in
+    `open_classifier`. With `output`, images that the file already holds are not computed again.
+    An unreadable image becomes a record with an `error`; if it is the only image, it raises
+    InputError.
     """
     if top < 1:
         raise InputError(f"top {top}; valid: at least 1")
@@ -199,11 +240,13 @@ def predict(
         batch_size = 1
     if engine == "auto" and output is not None and not overwrite:
         begun = read_job(output)
-        engine = engine if begun is None else begun.engine  # or the job could not be continued
-    plain = not changes and not merge_tokens
-    answering = _open(
+        engine = engine if begun is None else begun.engine  # no other engine can continue it
+    exported = None
+    if Path(model).suffix in SUFFIXES and not changes and not merge_tokens:
+        exported = cached_export(model, engine=engine, images=inputs.count, export=_export)
+    classifier = _open(
         model,
-        kept_export(model, engine=engine, images=inputs.count) if plain else None,
+        exported,
         engine=engine,
         labels=labels,
         merge_tokens=merge_tokens,
@@ -212,7 +255,7 @@ def predict(
     )
     job = _Job(
         model=os.fspath(model),
-        answering=answering,
+        classifier=classifier,
         inputs=inputs,
         top=top,
         threshold=threshold,
@@ -221,34 +264,40 @@ def predict(
         watch=watch,
     )
     with reading(max_pixels):
-        pictures = job.begin()
+        found = job.begin()
         if output is None:
-            return job.run(pictures, batch_size)
-        asked = job.describe(batch_size)
-        with open_predictions(output, asked, batch_size=batch_size, overwrite=overwrite) as file:
-            return job.run(pictures, file.job.batch_size, file)
+            return job.run(found, batch_size)
+        manifest = job.describe(batch_size)
+        with open_predictions(output, manifest, batch_size=batch_size, overwrite=overwrite) as file:
+            return job.run(found, file.job.batch_size, file)
+
+
+def _export(weights: Path, output: Path) -> None:
+    from vitlab.jobs.export import export
+
+    export(weights, output=output)
 
 
 def _open(
     model: str | os.PathLike[str], exported: Path | None, *, engine: str, **options: Any
-) -> Answering:
-    """The model by the file that was made of it, or by itself if `auto` cannot read that one."""
+) -> Classifier:
+    """Open the exported file, or the model itself if engine `auto` cannot read that file."""
     if exported is not None:
         try:
-            return open_answering(exported, engine=engine, **options)
+            return open_classifier(exported, engine=engine, **options)
         except VitlabError as error:
             if engine != "auto":
                 raise
             log.warning("%s; %s itself is used", error, os.fspath(model))
-    return open_answering(model, engine=engine, **options)
+    return open_classifier(model, engine=engine, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """A model, what it is asked, and whom it tells."""
+    """A classifier, its images, the options, and callbacks for predictions and progress."""
 
     model: str
-    answering: Answering
+    classifier: Classifier
     inputs: ImageInputs
     top: int
     threshold: float | None
@@ -257,74 +306,76 @@ class _Job:
     watch: Watch | None
 
     def begin(self) -> Iterator[Picture | Decoded]:
-        """The pictures, of which there is one at least; a lone file must be readable."""
-        pictures = self.inputs.find()
-        first = list(islice(pictures, 2))
+        """Find the images; raise if there are none, or if a lone image cannot be read."""
+        images = self.inputs.find()
+        first = list(islice(images, 2))
         piped = isinstance(first[0], BytesIO)
         if piped and self.sheet is not None:
             raise InputError(f"{self.sheet} shows files; found an image through standard input")
         if len(first) == 1 and (self.inputs.single or piped):
             try:
-                pixels = read_picture(first[0], self.answering.source.require_preprocessing())
+                pixels = read_picture(first[0], self.classifier.preprocessing)
             except InputError as error:
                 name = "standard input" if piped else path_of(first[0])
                 raise InputError(f"{name}: {error}") from error
             return iter([Decoded(source=first[0], pixels=pixels)])
-        return chain(first, pictures)
+        return chain(first, images)
 
-    def describe(self, batch_size: int | None) -> Job:
-        """What must be the same when the job is continued."""
+    def describe(self, batch_size: int | None) -> PredictionManifest:
+        """Build the manifest: settings that must be the same when the job is continued."""
         predictor = self.predictor(batch_size)
-        return Job(
+        return PredictionManifest(
             model=self.model,
-            fingerprint=self.answering.fingerprint(),
+            fingerprint=self.classifier.fingerprint(),
             images=tuple(self.inputs.absolute),
             written=tuple(self.inputs.names),
             top=self.top,
             task=predictor.task,
-            threshold=predictor.threshold if predictor.task == "multi-label" else None,
+            threshold=predictor.threshold
+            if objective_of(predictor.task).prediction == "likely"
+            else None,
             batch_size=predictor.engine.batch_size,
-            engine=self.answering.engine,
-            merge_tokens=self.answering.merge_tokens,
+            engine=self.classifier.engine,
+            merge_tokens=self.classifier.merge_tokens,
         )
 
     def predictor(self, batch_size: int | None) -> Predictor:
-        """What answers."""
-        return self.answering.predictor(batch_size=batch_size, threshold=self.threshold)
+        """Open the predictor of this job."""
+        return self.classifier.predictor(batch_size=batch_size, threshold=self.threshold)
 
     def run(
         self,
-        pictures: Iterable[Picture | Decoded],
+        images: Iterable[Picture | Decoded],
         batch_size: int | None,
         file: PredictionFile | None = None,
     ) -> Predicted:
-        """Predict what is left of the pictures; keep it, tell it, draw it."""
+        """Predict the remaining images; store, report and draw the predictions."""
         start, before = time.monotonic(), 0 if file is None else file.count
-        images, failed = before, 0 if file is None else file.failed
+        done, failed = before, 0 if file is None else file.failed
         shown = _first(file.records()) if file is not None and self.sheet else []
-        left = pictures if file is None else _left(pictures, file.done.copy())
+        left = images if file is None else _left(images, file.done.copy())
         total = _Total(self.inputs) if self.watch else None
         predictor = self.predictor(batch_size)
         for batch in predictor.stream(left, top=self.top, continued=before > 0):
             if file is not None:
                 file.append(batch)
-            images += len(batch)
+            done += len(batch)
             failed += sum(prediction.error is not None for prediction in batch)
             shown += batch[: SHOWN - len(shown)] if self.sheet else []
             for prediction in batch:
                 self.each(prediction)
             if self.watch and total:
-                self.watch(images, total.found)
+                self.watch(done, total.found)
         if file is not None:
             file.finish()
         seconds = time.monotonic() - start  # drawing is not predicting
         if self.sheet is not None:
-            write_sheet(self.sheet, shown, images=images, model=self.model)
-        return Predicted(images=images, failed=failed, done_before=before, seconds=seconds)
+            write_sheet(self.sheet, shown, images=done, model=self.model)
+        return Predicted(images=done, failed=failed, done_before=before, seconds=seconds)
 
 
 class _Total:
-    """How many images there are, counted while the first of them are at work."""
+    """Total number of images, counted in a thread while the first are predicted."""
 
     def __init__(self, inputs: ImageInputs) -> None:
         self.found: int | None = None
@@ -332,20 +383,20 @@ class _Total:
         threading.Thread(target=self._count, daemon=True).start()
 
     def _count(self) -> None:
-        with suppress(OSError, InputError):  # whoever reads the images meets it, and says it
+        with suppress(OSError, InputError):  # reading the images raises the same error
             self.found = self._inputs.count()
 
 
 def _left(
-    pictures: Iterable[Picture | Decoded], done: Counter[str | None]
+    images: Iterable[Picture | Decoded], done: Counter[str | None]
 ) -> Iterator[Picture | Decoded]:
-    """The pictures that are not done; one that is named twice counts twice."""
-    for picture in pictures:
-        path = as_text(path_of(picture))
+    """Images without a prediction; an image named twice needs two."""
+    for image in images:
+        path = as_text(path_of(image))
         if done[path]:
             done[path] -= 1
         else:
-            yield picture
+            yield image
 
 
 def _first(records: Iterable[Prediction]) -> list[Prediction]:

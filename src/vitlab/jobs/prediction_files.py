@@ -1,19 +1,19 @@
-"""Files of predictions that grow batch by batch, and that a killed process leaves usable."""
+"""Files of predictions: written batch by batch, and continued after an interruption."""
 
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import BufferedRandom
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from vitlab.classify.predictor import Prediction, shortest
-from vitlab.errors import FileError, MissingExtra, one_line
-from vitlab.io.files import check_parent, locked, replacing
-from vitlab.jobs.prediction_manifest import Job, continued, job_path, read_job, write_job
+from vitlab.config import from_dict, parse_json, to_dict
+from vitlab.errors import FileError, MissingExtra, VitlabError, one_line
+from vitlab.io.files import check_parent, locked, replacing, write_json
 from vitlab.jobs.prediction_records import (
     NUMBERS,
     Csv,
@@ -25,23 +25,126 @@ from vitlab.jobs.prediction_records import (
     record,
     whole_records,
 )
+from vitlab.objectives.objective import objective_of
 from vitlab.task import Task
+
+VERSION = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictionManifest:
+    """Settings of the predictions in a file, which is continued only with the same settings.
+
+    Stored beside the file as `FILE.job.json`.
+    """
+
+    model: str
+    fingerprint: str
+    """Digest of the weights, the preprocessing and the labels."""
+    images: tuple[str, ...]
+    """Absolute names of files, folders and patterns."""
+    written: tuple[str, ...] = ()
+    """Names as given: the paths in the records begin with them."""
+    top: int
+    task: Task
+    threshold: float | None
+    """Minimum probability of a predicted label; None if the task does not threshold."""
+    batch_size: int
+    """Batch size: the last bits of a probability depend on the other images of the batch."""
+    merge_tokens: int = 0
+    """Tokens merged in each block."""
+    engine: str = "torch"
+    """Inference engine: the last bits of a probability depend on it, too."""
+    finished: int = 0
+    """Number of records when all images were done; 0: they are not."""
+    format_version: int = VERSION
+
+
+def job_path(output: Path) -> Path:
+    """Path of the manifest of a prediction file."""
+    return output.with_name(f"{output.name}.job.json")
+
+
+def read_job(output: Path) -> PredictionManifest | None:
+    """Read the manifest of a prediction file; None if there is none."""
+    path = job_path(output)
+    if not path.exists():
+        return None
+    try:
+        content = parse_json(path.read_text())
+        if content.get("format_version") != VERSION:
+            raise ValueError(f"format_version {content.get('format_version')}; valid: {VERSION}")
+        return from_dict(PredictionManifest, content)
+    except (VitlabError, ValueError, AttributeError) as error:
+        raise FileError(f"{path}: not a job ({error}); --overwrite starts anew") from error
+
+
+def write_job(output: Path, job: PredictionManifest) -> None:
+    """Write the manifest atomically."""
+    write_json(job_path(output), to_dict(job))
+
+
+def continued(
+    job: PredictionManifest, before: PredictionManifest, output: Path, *, batch_size: int | None
+) -> PredictionManifest:
+    """Manifest of a job that is continued; raise if its settings differ from those before."""
+    changes = {
+        "another number of merged tokens": (
+            before.merge_tokens,
+            job.merge_tokens,
+            before.merge_tokens == job.merge_tokens,
+        ),
+        "another engine": (before.engine, job.engine, before.engine == job.engine),
+        "another model": (before.model, job.model, before.fingerprint == job.fingerprint),
+        "other images": (_names(before), _names(job), before.images == job.images),
+        "images written as": (
+            " ".join(before.written[:3]),
+            " ".join(job.written[:3]),
+            not before.written or before.written == job.written,
+        ),
+        "another task": (before.task, job.task, before.task == job.task),
+        "another top": (before.top, job.top, before.top == job.top),
+        "another threshold": (
+            before.threshold,
+            job.threshold,
+            before.threshold == job.threshold,
+        ),
+        "another batch size": (
+            before.batch_size,
+            batch_size,
+            batch_size in (None, before.batch_size),
+        ),
+    }
+    for what, (then, now, same) in changes.items():
+        if not same:
+            advice = f"--engine {then} continues, " if what == "another engine" else ""
+            raise FileError(
+                f"{output} was begun with {what} ({then}, now {now}); "
+                f"{advice}--overwrite starts anew"
+            )
+    return replace(job, batch_size=before.batch_size, finished=before.finished)
+
+
+def _names(job: PredictionManifest) -> str:
+    shown = [os.path.relpath(name) if os.path.isabs(name) else name for name in job.images[:3]]
+    return " ".join([*shown, *(["…"] if len(job.images) > 3 else [])])
+
 
 # Predictions as a Parquet file; needs the extra `parquet`.
 
 ROWS = 10_000
-"""Of a row group: what is in memory at once."""
+"""Rows of a row group, and so of the rows in memory at once."""
 
 
 def require_parquet() -> None:
-    """The one clear line where pyarrow is missing."""
+    """Raise MissingExtra if pyarrow is not installed."""
     _pyarrow()
 
 
 def write_parquet(
     path: Path, predictions: Iterable[Prediction], task: Task = "single-label"
 ) -> None:
-    """Write all of it, in place of what was there; the same rows give the same bytes."""
+    """Write a Parquet file atomically; equal predictions give equal bytes."""
     arrow, parquet = _pyarrow()
     schema = _schema(arrow, task)
     rows = map(_row, predictions)
@@ -67,12 +170,12 @@ def _schema(arrow: Any, task: Task) -> Any:
 
 
 def _number(task: Task) -> str:
-    """What the number beside a label in `top` is."""
-    return "value" if task == "regression" else "probability"
+    """Name of the number beside a label in `top`."""
+    return "value" if objective_of(task).has_values else "probability"
 
 
 def parquet_records(path: Path, task: Task = "single-label") -> Iterator[Prediction]:
-    """What `write_parquet` wrote."""
+    """Read the predictions of a file of `write_parquet`."""
     arrow, parquet = _pyarrow()
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
@@ -80,7 +183,7 @@ def parquet_records(path: Path, task: Task = "single-label") -> Iterator[Predict
                 yield from (_prediction(row, task) for row in batch.to_pylist())
     except (arrow.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
         raise FileError(
-            f"{path}: holds no predictions of ours ({one_line(error)}); --overwrite starts anew"
+            f"{path}: holds no predictions of vitlab ({one_line(error)}); --overwrite starts anew"
         ) from error
 
 
@@ -120,24 +223,24 @@ FORMATS: dict[str, Callable[[Task], Format]] = {
     ".jsonl": JsonLines,
     PARQUET: JsonLines,
 }
-"""By ending; what will be Parquet is lines of JSON until all of it is there."""
+"""Formats by file ending; a Parquet file is collected as lines of JSON until it is complete."""
 
 
 class PredictionFile:
-    """An open file of predictions: what is done, and room for more."""
+    """An open file of predictions, with the predictions already in it."""
 
-    def __init__(self, output: Path, job: Job, file: BufferedRandom) -> None:
+    def __init__(self, output: Path, job: PredictionManifest, file: BufferedRandom) -> None:
         self.output = output
         self.job = job
         self.done: Counter[str | None] = Counter()
-        """How often each path has been predicted."""
+        """Number of predictions by path."""
         self.count = self.failed = 0
         self._file = file
         self._format = FORMATS[output.suffix.lower()](job.task)
         self._continue()
 
     def append(self, predictions: Sequence[Prediction]) -> None:
-        """Write one batch, so that it survives the process."""
+        """Write one batch and flush it."""
         try:
             self._file.write(b"".join(map(self._format.encode, predictions)))
             self._file.flush()
@@ -146,7 +249,7 @@ class PredictionFile:
         self._note(predictions)
 
     def finish(self) -> None:
-        """All images are done."""
+        """Mark the job as done, and write a Parquet file if that is the format."""
         if self.count == self.job.finished:
             return
         os.fsync(self._file.fileno())
@@ -155,15 +258,15 @@ class PredictionFile:
         write_job(self.output, replace(self.job, finished=self.count))
 
     def records(self) -> Iterator[Prediction]:
-        """What the file holds, from its beginning."""
+        """Read all predictions of the file."""
         self._file.flush()
         with open(self._file.name, "rb") as file:
             yield from (prediction for _, prediction in whole_records(file, self._format))
 
     def _continue(self) -> None:
-        """Take in what is there, and cut off what is not whole.
+        """Read the predictions already there, and cut off an incomplete batch at the end.
 
-        Only whole batches are kept: the others are computed again, with the same neighbours.
+        Only whole batches are kept: an image is computed again in the same batch as before.
         """
         end, batch = 0, []
         try:
@@ -174,7 +277,7 @@ class PredictionFile:
                     end, batch = place, []
         except ValueError as error:
             raise FileError(
-                f"{self._file.name}: no prediction of ours behind record {self.count + len(batch)} "
+                f"{self._file.name}: no prediction after record {self.count + len(batch)} "
                 f"({' '.join(str(error).split())}); --overwrite starts anew"
             ) from error
         self._file.seek(end)
@@ -183,7 +286,7 @@ class PredictionFile:
             self._file.write(self._format.header)
 
     def _ends_batch(self, count: int) -> bool:
-        """Whether the uninterrupted job would have written so many records at some moment."""
+        """True if a batch ends after this number of records."""
         finished, size = self.job.finished, self.job.batch_size
         return count == finished or (count - finished * (count > finished)) % size == 0
 
@@ -195,15 +298,17 @@ class PredictionFile:
 
 @contextmanager
 def open_predictions(
-    output: Path, job: Job, *, batch_size: int | None = None, overwrite: bool = False
+    output: Path, job: PredictionManifest, *, batch_size: int | None = None, overwrite: bool = False
 ) -> Iterator[PredictionFile]:
-    """The file of a job, begun or continued; for one that is another job's, an error."""
+    """Begin or continue a file; raise if its manifest has other settings."""
     before = None if overwrite else read_job(output)
     data = _data_path(output)
     if before is not None and (data.exists() or output.exists()):
         job = continued(job, before, output, batch_size=batch_size)
     elif not overwrite and output.exists() and output.stat().st_size:
-        raise FileError(f"{output} exists and is no job of ours; --overwrite starts anew")
+        raise FileError(
+            f"{output} exists and was not written by vitlab predict; --overwrite starts anew"
+        )
     with locked(data, lambda: _refuse(output)), data.open("r+b") as file:
         if overwrite:
             _forget(output, file)
@@ -217,7 +322,7 @@ def open_predictions(
 
 
 def _forget(output: Path, file: BufferedRandom) -> None:
-    """Remove what there was; without its job, nobody takes what is left for a beginning."""
+    """Empty the file; the manifest goes first, so that no leftover can be continued."""
     job_path(output).unlink(missing_ok=True)
     file.truncate()
     if _is_parquet(output):
@@ -225,7 +330,7 @@ def _forget(output: Path, file: BufferedRandom) -> None:
 
 
 def check_output(output: Path) -> None:
-    """Refuse a file that cannot be written, before anything is computed for it."""
+    """Raise if the file cannot be written; called before anything is computed."""
     ending = output.suffix.lower()
     if ending not in FORMATS:
         raise FileError(f"{output}: unknown ending {ending!r}; valid: {', '.join(FORMATS)}")
@@ -237,7 +342,7 @@ def check_output(output: Path) -> None:
 
 
 def _data_path(output: Path) -> Path:
-    """Where records are written: the file itself, or the lines that a Parquet file is made of."""
+    """Path that records are appended to: the file itself, or lines of JSON for a Parquet file."""
     return output.with_name(f"{output.name}.part.jsonl") if _is_parquet(output) else output
 
 

@@ -1,4 +1,4 @@
-"""Predictions as lines of text, CSV or JSON, and back; of a torn file, what is whole."""
+"""Predictions as lines of CSV or JSON, and back; an incomplete record at the end is skipped."""
 
 import csv
 import io
@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from vitlab.classify.predictor import Prediction
 from vitlab.config import parse_json
+from vitlab.objectives.objective import objective_of
 from vitlab.task import Task
 
 COLUMNS = ("path", "label", "probability", "top", "error")
@@ -16,33 +17,33 @@ NUMBERS = {"probability", "value"}
 
 
 def columns(task: Task) -> tuple[str, ...]:
-    """The fields of every record of a job, whatever its format."""
-    return (*COLUMNS, "value") if task == "regression" else COLUMNS
+    """Fields of every record, in any format."""
+    return (*COLUMNS, "value") if objective_of(task).has_values else COLUMNS
 
 
 def as_text(path: str | None) -> str | None:
-    """The path with bytes that are no text written out: what every format can hold."""
+    """Path with bytes that are not text as backslash escapes, which every format can store."""
     return None if path is None else path.encode(errors="backslashreplace").decode()
 
 
 @runtime_checkable
 class Format(Protocol):
-    """How predictions are written."""
+    """Text format of predictions."""
 
     header: bytes
 
     def encode(self, prediction: Prediction) -> bytes:
-        """One record, to its last line break."""
+        """Write one record, including its final line break."""
 
     def decode(self, record: bytes) -> Prediction:
-        """What was encoded; ValueError when it was something else."""
+        """Read one record; ValueError if it is not a prediction."""
 
     def is_whole(self, lines: bytes) -> bool:
-        """Whether these lines are a record, or only its beginning."""
+        """True if these lines are a complete record, not only its beginning."""
 
 
 class JsonLines:
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     header = b""
 
@@ -50,28 +51,28 @@ class JsonLines:
         self._task = task
 
     def encode(self, prediction: Prediction) -> bytes:
-        """One record, to its last line break."""
-        # In ASCII: names of files may hold bytes that are no text, and escaped they stay valid.
+        """Write one record, including its final line break."""
+        # In ASCII: file names may hold bytes that are not text; escaped, they stay valid.
         return json.dumps(record(prediction)).encode() + b"\n"
 
     def decode(self, record: bytes) -> Prediction:
-        """What was encoded; ValueError when it was something else."""
+        """Read one record; ValueError if it is not a prediction."""
         return read_prediction(self._task, **parse_json(record))
 
     def is_whole(self, lines: bytes) -> bool:
-        """A line break inside JSON is escaped."""
+        """True if the lines end with a line break: JSON escapes those inside a record."""
         return lines.endswith(b"\n")
 
 
 class Csv:
-    """Comma-separated values; `top` is a list in JSON, what is missing is empty."""
+    """Comma-separated values; `top` is a list in JSON, a missing value is an empty cell."""
 
     def __init__(self, task: Task = "single-label") -> None:
         self._task = task
         self.header = ",".join(columns(task)).encode() + b"\n"
 
     def encode(self, prediction: Prediction) -> bytes:
-        """One record, to its last line break."""
+        """Write one record, including its final line break."""
         fields = record(prediction)
         fields["top"] = json.dumps(fields["top"], ensure_ascii=False) if fields["top"] else None
         text = io.StringIO()
@@ -79,7 +80,7 @@ class Csv:
         return text.getvalue().encode(errors="surrogateescape")
 
     def decode(self, record: bytes) -> Prediction:
-        """What was encoded; ValueError when it was something else."""
+        """Read one record; ValueError if it is not a prediction."""
         text = record.decode(errors="surrogateescape")
         before = csv.field_size_limit(max(len(text), 1))  # a long `top` is one cell
         try:
@@ -95,14 +96,14 @@ class Csv:
         return read_prediction(self._task, **fields | {"top": parse_json(texts["top"] or "[]")})
 
     def is_whole(self, lines: bytes) -> bool:
-        """A line break inside quotes ends nothing; quotes in a field are doubled."""
+        """True if a line break ends the lines outside quotes; quotes in a field are doubled."""
         return lines.endswith(b"\n") and lines.count(b'"') % 2 == 0
 
 
 def whole_records(file: io.BufferedIOBase, format: Format) -> Iterator[tuple[int, Prediction]]:
-    """Each record with the place where it ends; what a killed process left unfinished is not one.
+    """Complete records with the offset of their end; an incomplete one at the end is skipped.
 
-    ValueError where the file holds something else.
+    Raises ValueError if the file holds anything else.
     """
     start = file.read(len(format.header))
     if start != format.header:
@@ -118,12 +119,12 @@ def whole_records(file: io.BufferedIOBase, format: Format) -> Iterator[tuple[int
             try:
                 yield end, format.decode(lines)
             except (TypeError, KeyError) as error:
-                raise ValueError(f"{lines[:80]!r} is no record") from error
+                raise ValueError(f"{lines[:80]!r} is not a record") from error
             lines = b""
 
 
 def record(prediction: Prediction) -> dict[str, Any]:
-    """The prediction by the names of its fields."""
+    """Fields of a prediction by name."""
     return {name: getattr(prediction, name) for name in columns(prediction.task)}
 
 
@@ -136,7 +137,7 @@ def read_prediction(
     error: str | None,
     value: float | None = None,
 ) -> Prediction:
-    """A prediction of stored fields; TypeError or ValueError where their types are others."""
+    """Build a prediction from stored fields; TypeError or ValueError for wrong types."""
     pairs = tuple((name, number) for name, number in top)
     texts = (path, label, error, *(name for name, _ in pairs))
     numbers = (probability, value, *(number for _, number in pairs))

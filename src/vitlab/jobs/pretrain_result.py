@@ -1,119 +1,81 @@
-"""The end of a run without labels: the encoder as a bundle, and what it tells as pictures."""
+"""The end of a run without labels: the encoder as a bundle, figures and report."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitlab.config import from_dict, to_dict
 from vitlab.data.images import ImageSet
-from vitlab.data.random import seed_for
-from vitlab.evaluation.classification import Batches
+from vitlab.data.order import seed_for
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.io.files import write_files, write_json
-from vitlab.jobs.objective import Aim
-from vitlab.jobs.run_result import BROKEN, Run, Trained
-from vitlab.models.build import create_model
+from vitlab.jobs.run_result import (
+    BROKEN,
+    REPORT,
+    RunResult,
+    broken_files,
+    compute,
+    notes,
+    provenance,
+)
+from vitlab.jobs.training_run import TrainingRun
 from vitlab.models.config import ViTConfig
 from vitlab.models.cost import cost
-from vitlab.models.pretraining import MaskedAutoencoder, MaskedPatch, Objective
+from vitlab.models.pretraining import Objective
+from vitlab.models.variants import create_model
 from vitlab.report.figures.table import KINDS
-from vitlab.report.html import short
+from vitlab.report.numbers import short
 from vitlab.report.plots import BLUE, FAINT, ORANGE, PAGE, new_figure, rendered, styled
 from vitlab.report.run import Report, describe_data, describe_model, write_report
 from vitlab.report.run.content import Data, Drawing, Model, Point
 from vitlab.report.run.curves import curves_of
 from vitlab.report.run.page import read_metrics
-from vitlab.training.config import TrainConfig
-from vitlab.training.loss import Goal
-from vitlab.training.pretraining import mean_loss, with_objective
+from vitlab.training.pretraining import HiddenWatch, hide_alike, with_objective
 from vitlab.weights.bundle import save_bundle
 
-# What a run without labels is watched by: its loss, and how much it tells of hidden patches.
-
-SCORES = {kind.name: kind.score for kind in (MaskedPatch, MaskedAutoencoder)}
-
-
-def pretraining_aim(config: TrainConfig) -> Aim:
-    """The aim of a run that needs no labels."""
-    assert config.objective is not None
-    return Aim(
-        goal=Goal(loss=mean_loss, chosen_by=SCORES[config.objective]),
-        watch=lambda batches: HiddenWatch(batches=batches).run,
-    )
-
-
-def hide_alike() -> None:
-    """Let the patches that are hidden from now on be the same each time."""
-    torch.manual_seed(seed_for(0, "hidden patches"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class HiddenWatch:
-    """Loss and score, with the same patches hidden each time."""
-
-    batches: Callable[[], Batches]
-
-    def run(self, model: nn.Module) -> Iterator[tuple[str, float]]:
-        """Evaluate once, and yield `loss` and the score of the objective."""
-        assert isinstance(model, Objective)
-        hide_alike()
-        model.eval()
-        images, loss, told, asked = 0, 0.0, 0.0, 0.0
-        with torch.inference_mode():
-            for pixels, _, _ in self.batches():
-                found = model.tell(pixels)
-                images += len(pixels)
-                loss += float(found.loss.cpu().double().sum())
-                told += float(found.told.cpu().double().sum())
-                asked += float(found.asked.cpu().double().sum())
-        yield "loss", loss / max(images, 1)
-        yield model.score, told / asked if asked else 0.0
-
-
-# Pictures of what a model tells of hidden patches, before it has learnt and after.
+# Images with the hidden patches as the model predicts them, before and after training.
 
 GAP = 0.12
-"""Of a picture's side, left free between two."""
+"""Gap between two images, as a share of their side."""
 LABELS = 1.3
-"""Inches beside the pictures that their names take."""
+"""Width of the row titles in inches."""
 ROWS = {
     "mae": {
         "original": "original",
         "seen": "visible patches",
-        "before": "drawn before learning",
-        "after": "drawn after learning",
+        "before": "drawn before training",
+        "after": "drawn after training",
     },
     "masked-patch": {
         "original": "original",
         "seen": "corrupted",
-        "before": "told before learning",
-        "after": "told after learning",
+        "before": "predicted before training",
+        "after": "predicted after training",
         "true": "true mean colours",
     },
 }
 CAPTIONS = {
     "mae": (
         "Grey patches were left out. A drawn patch is shown in the mean and contrast of the true "
-        "one, which the model is not asked for."
+        "one, which the model does not predict."
     ),
     "masked-patch": (
         "Grey patches have the mask's embedding, others that of another patch, and some are kept. "
-        "In the rows below, every corrupted patch has the mean colour that the model tells, or "
+        "In the rows below, every corrupted patch has the mean colour that the model predicts, or "
         "the true one, each channel in eight steps."
     ),
 }
 
 
 @torch.inference_mode()
-def picture_rows(
+def image_rows(
     images: Float[Tensor, "B C H W"], fresh: Objective, learnt: Objective
 ) -> dict[str, Float[Tensor, "B C H W"]]:
-    """Rows of pictures by name; the same patches are hidden from both models."""
+    """Rows of images by name; the same patches are hidden from both models."""
     shown = []
     for model in (fresh, learnt):
         hide_alike()
@@ -137,15 +99,15 @@ def as_pixels(
 
 
 def draw_rows(rows: Mapping[str, Float[np.ndarray, "B H W 3"]], titles: Mapping[str, str]) -> Any:
-    """One line of pictures for each name that has a title."""
+    """Figure with one row of images for each name that has a title."""
     names = [name for name in titles if name in rows]
     count, height, width, _ = rows[names[0]].shape
     gap = max(1, round(GAP * min(height, width)))
     sheet = np.ones((len(names) * (height + gap) - gap, count * (width + gap) - gap, 3))
     for line, name in enumerate(names):
-        for column, picture in enumerate(rows[name]):
+        for column, image in enumerate(rows[name]):
             top, left = line * (height + gap), column * (width + gap)
-            sheet[top : top + height, left : left + width] = picture
+            sheet[top : top + height, left : left + width] = image
     figure = new_figure(PAGE, 0.1 + (PAGE - LABELS) * sheet.shape[0] / sheet.shape[1])
     axes = figure.subplots()
     axes.imshow(sheet, interpolation="nearest")
@@ -186,55 +148,57 @@ def draw_loss(points: Sequence[Point], unit: str) -> Any:
     return figure
 
 
-PICTURES = 8
+SHOWN = 8
 """Images that are shown."""
 RENAMED = {"accuracy": "colours_right"}
-"""What a bundle calls a figure: an accuracy there is one of classes."""
+"""Names of metrics in a bundle, where an accuracy is one of classes."""
 UNITS = {"mae": "squared error by the variance", "masked-patch": "cross-entropy, nats"}
 
 
-def finish_pretraining(trained: Trained) -> Run:
-    """Judge the held-out images once more, and write bundle, figures and report."""
-    model = trained.model
+def finish_pretraining(run: TrainingRun) -> RunResult:
+    """Evaluate the held-out images once more, and write bundle, figures and report."""
+    model = run.model
     assert isinstance(model, Objective)
-    metrics = _metrics(trained)
-    save_bundle(
-        trained.folder / "bundle",
-        model.vit,
-        preprocessing=trained.preprocessing,
-        labels=(),
-        metrics=metrics,
-        provenance={**trained.provenance(), "objective": model.name},
-    )
-    write_json(trained.folder / BROKEN, trained.all_broken())
-    drawings = _draw(trained, model)
-    return Run(
-        folder=trained.folder,
+    metrics = _metrics(run)
+    if run.world.rank == 0:
+        save_bundle(
+            run.folder / "bundle",
+            model.vit,
+            preprocessing=run.preprocessing,
+            labels=(),
+            metrics=metrics,
+            provenance={**provenance(run), "objective": model.name},
+        )
+        write_json(run.folder / BROKEN, broken_files(run))
+        write_report(run.folder, _report(run, model, _draw(run, model)))
+    run.world.wait()
+    return RunResult(
+        folder=run.folder,
         evaluation=None,
-        split="train" if trained.validation is None else "validation",
+        split="train" if run.validation is None else "validation",
         metrics=metrics,
-        report=write_report(trained.folder, _report(trained, model, drawings)),
-        compute=trained.compute(),
+        report=run.folder / REPORT,
+        compute=compute(run),
         right=None,
     )
 
 
-def _metrics(trained: Trained) -> dict[str, float]:
+def _metrics(run: TrainingRun) -> dict[str, float]:
     """Of the images held out; without any, nothing was measured."""
-    held_out = trained.validation
+    held_out = run.validation
     if held_out is None:
         return {}
-    watch = HiddenWatch(batches=lambda: trained.batches(held_out))
-    figures: dict[str, float] = {"images": len(held_out), **dict(watch.run(trained.model))}
+    watch = HiddenWatch(batches=lambda: run.batches(held_out))
+    figures: dict[str, float] = {"images": len(held_out), **dict(watch.run(run.model))}
     return {f"validation_{RENAMED.get(name, name)}": value for name, value in figures.items()}
 
 
-def _draw(trained: Trained, model: Objective) -> tuple[Drawing, ...]:
+def _draw(run: TrainingRun, model: Objective) -> tuple[Drawing, ...]:
     """Write the figures; those that the page shows are returned."""
     with styled():
-        rows = picture_rows(_some_images(trained), _fresh(trained), model)
-        pixels = {name: as_pixels(row, trained.preprocessing) for name, row in rows.items()}
-        points = read_metrics(trained.folder / "metrics.jsonl")
+        rows = image_rows(_some_images(run), _fresh(run), model)
+        pixels = {name: as_pixels(row, run.preprocessing) for name, row in rows.items()}
+        points = read_metrics(run.folder / "metrics.jsonl")
         figures = {
             "hidden-patches": draw_rows(pixels, ROWS[model.name]),
             "loss": draw_loss(points, UNITS[model.name]),
@@ -244,49 +208,49 @@ def _draw(trained: Trained, model: Objective) -> tuple[Drawing, ...]:
             for name, figure in figures.items()
             for kind in KINDS
         }
-    write_files(trained.folder, files)
-    kind = "training" if trained.validation is None else "held-out"
+    write_files(run.folder, files)
+    kind = "training" if run.validation is None else "held-out"
     return (
         Drawing(
-            title="What it tells of hidden patches",
+            title="Predictions of hidden patches",
             svg=files["hidden-patches.svg"],
             caption=f"{len(rows['original'])} {kind} images. {CAPTIONS[model.name]}",
         ),
     )
 
 
-def _some_images(trained: Trained) -> torch.Tensor:
-    images: ImageSet = trained.train if trained.validation is None else trained.validation
-    index = torch.linspace(0, len(images) - 1, min(PICTURES, len(images))).round().long()
-    batch = next(iter(trained.batches(images.subset(index))))
+def _some_images(run: TrainingRun) -> torch.Tensor:
+    images: ImageSet = run.train if run.validation is None else run.validation
+    index = torch.linspace(0, len(images) - 1, min(SHOWN, len(images))).round().long()
+    batch = next(iter(run.batches(images.subset(index))))
     return batch[0]
 
 
-def _fresh(trained: Trained) -> Objective:
+def _fresh(run: TrainingRun) -> Objective:
     """The model as it was before the first step: its weights follow from the seed."""
-    config = trained.plan.train
+    config = run.plan.train
     torch.manual_seed(seed_for(config.seed, "init"))
-    model = create_model(from_dict(ViTConfig, trained.plan.model))
-    device = next(trained.model.parameters()).device
-    return with_objective(model, config, trained.preprocessing).to(device)
+    model = create_model(from_dict(ViTConfig, run.plan.model))
+    device = next(run.model.parameters()).device
+    return with_objective(model, config, run.preprocessing).to(device)
 
 
-def _report(trained: Trained, model: Objective, drawings: tuple[Drawing, ...]) -> Report:
-    config = trained.plan.train
+def _report(run: TrainingRun, model: Objective, drawings: tuple[Drawing, ...]) -> Report:
+    config = run.plan.train
     return Report(
-        title=f"{config.model} on {trained.source.name}, {model.name}",
-        model=_described_model(trained, model),
-        data=_described_data(trained),
-        compute=trained.compute(),
-        broken=trained.all_broken(),
-        command=trained.plan.command,
-        notes=(*trained.notes(), "The encoder was learnt without labels and has no head yet."),
+        title=f"{config.model} on {run.source.name}, {model.name}",
+        model=_described_model(run, model),
+        data=_described_data(run),
+        compute=compute(run),
+        broken=broken_files(run),
+        command=run.plan.command,
+        notes=(*notes(run), "The encoder was learnt without labels and has no head yet."),
         drawings=drawings,
     )
 
 
-def _described_model(trained: Trained, model: Objective) -> Model:
-    config, whole = trained.plan.train, cost(model)
+def _described_model(run: TrainingRun, model: Objective) -> Model:
+    config, whole = run.plan.train, cost(model)
     settings = config.mae or config.masked_patch
     assert settings is not None
     more = whole.parameters - sum(p.numel() for p in model.vit.parameters())
@@ -300,10 +264,10 @@ def _described_model(trained: Trained, model: Objective) -> Model:
     return describe_model(config.model, model.vit, details)
 
 
-def _described_data(trained: Trained) -> Data:
-    counts = {"train": len(trained.train)}
-    if trained.validation is not None:
-        counts["validation"] = len(trained.validation)
-    augment = trained.plan.train.augment
-    found = describe_data(trained.source, counts, augment=augment, details={"labels": "not used"})
+def _described_data(run: TrainingRun) -> Data:
+    counts = {"train": len(run.train)}
+    if run.validation is not None:
+        counts["validation"] = len(run.validation)
+    augment = run.plan.train.augment
+    found = describe_data(run.source, counts, augment=augment, details={"labels": "not used"})
     return found

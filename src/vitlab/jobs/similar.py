@@ -5,18 +5,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 from vitlab.data.images import ArraySet
 from vitlab.data.pointed import open_named
-from vitlab.errors import DataError, FileError, InputError, WeightsError
+from vitlab.errors import DataError, FileError, InputError, PreprocessingUnknown, WeightsError
 from vitlab.evaluation.feature_file import FeatureInfo, FeatureReader, Rows, reading_features
 from vitlab.evaluation.similar import CHUNK, check_same, check_vectors, nearest
 from vitlab.images.contact_sheet import Tile, write_contact_sheet
 from vitlab.images.statistics import tile_image
 from vitlab.jobs.features import Embedder, Watch, open_embedder
 from vitlab.models.config import Size, pair
+from vitlab.weights.preparation import Stated
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,18 +49,20 @@ def similar(
     top: int = 10,
     model: str | os.PathLike[str] | None = None,
     image_size: Size | None = None,
+    preprocessing: Stated | None = None,
     watch: Watch | None = None,
 ) -> Similar:
     """The images most like one; the model is the one that made the features, or `model`.
 
     Its images are of the size of the features', which is the only `image_size` that is valid.
+    Weights that do not say their preprocessing get that of the features.
     """
     if top < 1:
         raise InputError(f"top {top}; valid: at least 1")
     with reading_features(features) as reader, _naming(features):
         check_vectors(reader.info)
         _check_size(reader.info, image_size)
-        embedder = _embedder(features, reader.info, model)
+        embedder = _embedder(features, reader.info, model, preprocessing)
         check_same(reader.info, embedder.info())
         query = embedder.classifier.features(
             image, kind=embedder.readout.kind, layer=embedder.readout.layer
@@ -113,13 +117,22 @@ def _check_size(info: FeatureInfo, size: Size | None) -> None:
         raise DataError(f"holds features at {valid} pixels, not at {found}; valid: {valid}")
 
 
-def _embedder(features: Path, info: FeatureInfo, model: str | os.PathLike[str] | None) -> Embedder:
-    size = info.preprocessing.size
-    if model is not None:
-        return open_embedder(model, kind=info.kind, layer=info.layer, image_size=size)
+def _embedder(
+    features: Path,
+    info: FeatureInfo,
+    model: str | os.PathLike[str] | None,
+    preprocessing: Stated | None,
+) -> Embedder:
+    wanted: Any = {"kind": info.kind, "layer": info.layer, "image_size": info.preprocessing.size}
+    place = info.model if model is None else model
     try:
-        return open_embedder(info.model, kind=info.kind, layer=info.layer, image_size=size)
+        try:
+            return open_embedder(place, preprocessing=preprocessing, **wanted)
+        except PreprocessingUnknown:
+            return open_embedder(place, preprocessing=info.preprocessing, **wanted)
     except WeightsError as error:
+        if model is not None:
+            raise
         raise WeightsError(f"{error} (named by {features}; --model names another place)") from error
 
 

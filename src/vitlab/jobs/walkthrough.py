@@ -1,4 +1,4 @@
-"""`vitlab walkthrough`: one image through one head, as a page to read."""
+"""`vitlab walkthrough`: one image from pixels to probabilities, as an HTML page."""
 
 import os
 from dataclasses import dataclass
@@ -9,16 +9,21 @@ import torch
 from PIL import Image
 
 from vitlab.classify.classifier import Classifier
-from vitlab.data.images import FileSet
+from vitlab.data.images import FileSet, IndexedSet
 from vitlab.data.pointed import open_named
 from vitlab.errors import FileError
 from vitlab.explain.walkthrough import Walkthrough, walk_through
+from vitlab.images.open import open_image, opened
 from vitlab.images.preprocessing import Source
 from vitlab.io.files import check_parent, replacing
-from vitlab.jobs.any_model import open_any
-from vitlab.report.figures.feature_pca import shown
+from vitlab.jobs.any_model import open_any, stated
+from vitlab.objectives.objective import objective_of
+from vitlab.report.figures.features import shown
+from vitlab.report.language import check_language, speaking
+from vitlab.report.walkthrough.after import Answer
+from vitlab.report.walkthrough.heads import Followed
 from vitlab.report.walkthrough.page import Page, render
-from vitlab.report.walkthrough.query import Followed
+from vitlab.weights.preparation import Stated
 
 DEFAULT_MODEL = "cifar10"
 """The model inside the package."""
@@ -27,7 +32,7 @@ ENDINGS = (".html", ".htm")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Walked:
-    """The numbers of a walkthrough, and the page that tells them."""
+    """The numbers of a walkthrough, and its page."""
 
     walk: Walkthrough
     model: str
@@ -44,15 +49,19 @@ def walkthrough(
     layer: int = 0,
     head: int = 0,
     token: tuple[int, int] | None = None,
+    preprocessing: Stated | None = None,
+    language: str = "en",
 ) -> Walked:
-    """Follow the patch at row and column `token` (None: in the middle) through one head.
+    """Follow an image through a model, and the patch at row and column `token` through one head.
 
-    `image` is a file, an array, a picture, or one of a dataset by name, such as `sample/test/17`.
+    `image` is a file, an array, a PIL image, or one of a dataset by name, such as `sample/test/17`.
+    Without `token` it is the central patch. `language` of the page: en or zh.
     """
+    check_language(language)
     path = None if output is None else Path(output)
     if path is not None:
         check_page(path)
-    opened = open_any(model)
+    opened = open_any(model, **stated(preprocessing))
     preprocessing = opened.classifier.preprocessing
     found, title = _opened(image)
     prepared = torch.from_numpy(preprocessing.apply(found))
@@ -63,22 +72,49 @@ def walkthrough(
         config=network.config,
         pixels=np.ascontiguousarray(shown(prepared, preprocessing)),
     )
-    page = render(Page(followed=followed, model=opened.name, image=title, fresh=opened.fresh))
+    content = Page(
+        followed=followed,
+        answer=_answer(opened.classifier, walk),
+        model=opened.name,
+        image=title,
+        fresh=opened.fresh,
+    )
+    with speaking(language):
+        page = render(content)
     if path is not None:
         with replacing(path) as file:
             file.write(page.encode(errors="replace"))
     return Walked(walk=walk, model=opened.name, fresh=opened.fresh, page=page, output=path)
 
 
+ACTIVATIONS = {"single-label": "softmax", "multi-label": "sigmoid"}
+
+
+def _answer(classifier: Classifier, walk: Walkthrough) -> Answer | None:
+    """Labels and probabilities, or values; None for a model without a head."""
+    readout = walk.readout
+    if readout.logits is None or readout.by_layer is None:
+        return None
+    task = classifier.source.task
+    given = classifier.labels or map(str, range(len(readout.logits)))
+    values = objective_of(task).has_values
+    return Answer(
+        labels=tuple(given),
+        activation="none" if values else ACTIVATIONS.get(task, "softmax"),
+        values=classifier.activate(readout.logits),
+        by_layer=classifier.activate(readout.by_layer),
+    )
+
+
 def check_page(path: Path) -> None:
-    """Refuse a place that no page can be written to, before anything is computed."""
+    """Raise if the page cannot be written there, before anything is computed."""
     if path.suffix.lower() not in ENDINGS:
         raise FileError(f"{path}: the page is HTML; valid: a name that ends in .html")
     check_parent(path)
 
 
 def _opened(image: Source) -> tuple[Source, str]:
-    """What is read, and what to call it: an image of a dataset has a name of its own."""
+    """The image to read and its title; an image of a dataset has its name as title."""
     if not isinstance(image, str | os.PathLike):
         return image, "an image"
     name = os.fspath(image)
@@ -87,5 +123,7 @@ def _opened(image: Source) -> tuple[Source, str]:
         return image, os.path.basename(name)
     if isinstance(named, FileSet):
         return named.paths[0], name
+    if isinstance(named, IndexedSet):
+        return open_image(opened(named.source(0))), name
     pixels = named.images[0].permute(1, 2, 0).squeeze(-1).contiguous().numpy()
     return Image.fromarray(pixels), name

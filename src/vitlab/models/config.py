@@ -59,7 +59,11 @@ class ViTConfig:
     conv_norm: Literal["none", "batch"] = "none"
     conv_activation: Literal["relu", "gelu"] = "relu"
     patch_norm: Literal["none", "after", "both"] = "none"
-    """LayerNorm behind the patch projection, or before and behind it."""
+    """Norm behind the patch projection, or before and behind it."""
+    patch_bias: bool = True
+    """The patch projection has a bias."""
+    embed_norm: bool = False
+    """Norm of the tokens before the first block (CLIP)."""
 
     position: str = "learned1d"
     """`none learned1d learned2d sincos2d conditional relative relative_bias rope` or your own."""
@@ -70,7 +74,21 @@ class ViTConfig:
     """Grid over which sincos2d and rope spread their coordinates; None: that of `image_size`."""
     position_resize: Literal["bicubic", "zoom"] = "bicubic"
     """Resampling of a table to a new grid: antialiased bicubic, or the original's order-1 zoom."""
+    position_std: float | None = None
+    """Deviation of the random numbers of `learned1d` and `learned2d` at the start; None: 0.02.
+
+    Sines and cosines have 0.71.
+    """
+    rope: bool = False
+    """Rotary positions besides those of `position`."""
     rope_theta: float = 100.0
+    rope_form: Literal["axial", "eva", "pe", "dinov3", "mixed"] = "axial"
+    """Coordinates and channels of rotary positions: those of arXiv:2403.13298 or of a family;
+    `mixed` learns the frequencies of each head."""
+    rope_periods: tuple[float, ...] | None = None
+    """Periods of rotary positions as stored with weights; None: those of `rope_theta`."""
+    relative_table: Literal["none", "blocks", "shared"] = "none"
+    """Relative positions of BEiT besides `position`: a table in each block, or one for all."""
     relative_local: float = 0.0
     """`relative_bias` starts at minus this times the squared distance to a neighbour per head."""
     dynamic_size: bool = False
@@ -78,32 +96,52 @@ class ViTConfig:
 
     class_token: bool = True
     registers: int = 0
-    pool: Literal["cls", "mean", "mean_all", "map"] = "cls"
-    """Class token, mean of the patches, mean of all tokens, or attention pooling (big_vision)."""
-    head: Literal["linear", "mlp"] = "linear"
-    """`mlp` is Linear-tanh-Linear, as in the paper's pre-training."""
+    pool: Literal["cls", "mean", "mean_all", "map", "map_patches", "cls_mean", "cls_dist"] = "cls"
+    """Class token, mean of the patches, mean of all tokens, or attention pooling (big_vision) of
+    all tokens or of the patches; class token beside the mean of the patches, or beside the
+    distillation token (the first register), for which the head has a linear layer of its own."""
+    pool_heads: int | None = None
+    """Heads of attention pooling; None: `heads`."""
+    pool_mlp_width: int | None = None
+    """Width of the MLP of attention pooling; None: `mlp_width`."""
+    unit_norm: bool = False
+    """Scale the input of the head's last layer to length one: logits are cosine similarities."""
+    head: Literal["linear", "mlp", "projection"] = "linear"
+    """`mlp` is Linear-tanh-Linear, as in the paper's pre-training; `projection` a matrix without
+    bias and a linear layer (CLIP)."""
     representation_size: int | None = None
-    """Hidden width of the `mlp` head; None: width."""
+    """Hidden width of an `mlp` or `projection` head; None: width."""
 
-    norm: Literal["pre", "post"] = "pre"
+    norm: Literal["pre", "post", "res_post"] = "pre"
+    """Norm before a branch (the paper), after the sum, or at the end of the branch."""
+    norm_kind: Literal["layer", "rms"] = "layer"
+    """LayerNorm, or RMSNorm (arXiv:1910.07467), which has no bias."""
     norm_eps: float = 1e-6
-    norm_at: Literal["tokens", "pooled"] = "tokens"
-    """The last LayerNorm comes before pooling (the paper) or after it (timm's fc_norm)."""
+    norm_at: Literal["tokens", "pooled", "none"] = "tokens"
+    """The last norm comes before pooling (the paper), after it (timm's fc_norm), or is absent."""
     norm_bias: bool = True
     """False: no LayerNorm of the blocks but those of queries and keys, nor the last, has a bias
     (ViT-22B, arXiv:2302.05442)."""
     attention: str = "full"
-    """`full lsa sliding axial sparse` or a registered name."""
+    """`full lsa sliding axial sparse mean` or a registered name; `mean` weighs all tokens alike."""
     window_size: int = 7
     """Side of a `sliding` neighbourhood in patches; window and stride of `sparse` attention."""
-    mlp_activation: Literal["gelu", "relu2"] = "gelu"
-    """`relu2` is the square of ReLU (arXiv:2109.08668)."""
-    gelu: Literal["erf", "tanh"] = "erf"
+    mlp_activation: Literal["gelu", "relu2", "swiglu"] = "gelu"
+    """`relu2` is the square of ReLU (arXiv:2109.08668), `swiglu` a gated MLP (arXiv:2002.05202)."""
+    gelu: Literal["erf", "tanh", "quick"] = "erf"
+    """`quick` is x sigmoid(1.702 x), as in OpenAI's CLIP."""
+    mlp_bias: bool = True
+    mlp_norm: bool = False
+    """Norm inside the MLP, before its last layer (EVA-02)."""
     qkv_bias: bool = True
+    key_bias: bool = True
+    """False: of queries, keys and values, the keys have no bias (BEiT, DINOv3)."""
     proj: bool = True
     """Project the concatenated heads; without it heads x head_width must equal width."""
     proj_bias: bool = True
     qk_norm: bool = False
+    attention_norm: bool = False
+    """Norm of the concatenated heads before their projection (EVA-02-CLIP)."""
     layer_scale: float | None = None
     """Initial value of LayerScale; None: no LayerScale."""
     branch_norm: float | None = None
@@ -177,6 +215,11 @@ class ViTConfig:
         return int(self.class_token) + self.registers
 
     @property
+    def rotary(self) -> bool:
+        """True if queries and keys are rotated by their position."""
+        return self.rope or self.position == "rope"
+
+    @property
     def positioned_prefix(self) -> int:
         """Number of prefix tokens that have an entry in a learned position table."""
         counts = {"cls": int(self.class_token), "all": self.prefix, "none": 0}
@@ -193,11 +236,21 @@ class ViTConfig:
         return self.prefix + rows * columns
 
     @property
+    def attention_pool(self) -> bool:
+        """True if a learned query pools the tokens."""
+        return self.pool in ("map", "map_patches")
+
+    @property
+    def pooled_width(self) -> int:
+        """Width of the pooled vector."""
+        return 2 * self.width if self.pool in ("cls_mean", "cls_dist") else self.width
+
+    @property
     def representation(self) -> int:
         """Input width of the last linear layer."""
-        if self.head == "linear":
-            return self.width
-        return self.width if self.representation_size is None else self.representation_size
+        if self.head == "linear" or self.representation_size is None:
+            return self.pooled_width
+        return self.representation_size
 
 
 def resnet_map(size: tuple[int, int], stages: int) -> tuple[int, int]:
@@ -224,6 +277,8 @@ def _check_limits(config: ViTConfig) -> None:
         patch_size=max(pair(config.patch_size)),
         position_grid=max(config.position_grid or (1,)),
         representation_size=config.representation_size or 0,
+        pool_heads=config.pool_heads or 0,
+        pool_mlp_width=config.pool_mlp_width or 0,
         head_width=config.head_width or 0,
         conv_widths=max(config.conv_widths, default=0),
         conv_strides=len(config.conv_strides),
@@ -295,21 +350,32 @@ def _check_stem(config: ViTConfig) -> None:
             )
     if config.stem == "resnet" and config.resnet_width % 32:
         raise ConfigError(f"resnet_width {config.resnet_width} is not a multiple of 32 (GroupNorm)")
+    for name, value in (("patch_bias", False), ("norm_kind", "rms")):
+        if getattr(config, name) == value and config.stem != "patch":
+            raise ConfigError(f"{name}={value!r} needs stem 'patch', not {config.stem!r}")
     if config.patch_norm == "both" and config.stem not in ("patch", "shifted"):
         raise ConfigError(f"patch_norm 'both' needs stem 'patch' or 'shifted', not {config.stem!r}")
 
 
 def _check_tokens(config: ViTConfig) -> None:
-    if config.pool == "cls" and not config.class_token:
+    if config.pool.startswith("cls") and not config.class_token:
         raise ConfigError(
-            "pool 'cls' needs class_token=True; valid without one: mean, mean_all, map"
+            f"pool {config.pool!r} needs class_token=True; valid without one: mean, mean_all, map, "
+            f"map_patches"
         )
+    _check_pool(config)
     if config.head == "linear" and config.representation_size is not None:
-        raise ConfigError(f"representation_size {config.representation_size} needs head='mlp'")
+        raise ConfigError(
+            f"representation_size {config.representation_size} needs head='mlp' or 'projection'"
+        )
     if config.representation < 1:
         raise ConfigError(f"representation_size {config.representation} is not at least 1")
-    if config.norm_at == "pooled" and (config.norm == "post" or config.pool == "map"):
-        raise ConfigError("norm_at 'pooled' needs norm='pre' and pool cls, mean or mean_all")
+    if config.norm_at == "pooled" and (
+        config.norm == "post" or config.pool not in ("cls", "mean", "mean_all")
+    ):
+        raise ConfigError(
+            "norm_at 'pooled' needs norm='pre' or 'res_post', and pool cls, mean or mean_all"
+        )
     if config.position_at != "stem" and config.position in ("none", *IN_ATTENTION):
         raise ConfigError(
             f"position_at {config.position_at!r} needs an additive position "
@@ -322,13 +388,55 @@ def _check_tokens(config: ViTConfig) -> None:
             f"relative_local {config.relative_local} needs position 'relative_bias', which has a "
             f"table per head, not {config.position!r}"
         )
+    if config.position_std is not None and not config.position_std > 0:
+        raise ConfigError(f"position_std {config.position_std} is not positive")
+    if config.position_std is not None and config.position not in ("learned1d", "learned2d"):
+        raise ConfigError(
+            f"position_std {config.position_std} needs position 'learned1d' or 'learned2d', "
+            f"not {config.position!r}"
+        )
     if config.position == "learned2d" and config.width % 2:
         raise ConfigError(f"position 'learned2d' needs an even width, not {config.width}")
     if config.position == "sincos2d" and config.width % 4:
         raise ConfigError(f"position 'sincos2d' needs a width divisible by 4, not {config.width}")
-    if config.position == "rope" and config.key_width % 4:
+    if config.rope and config.position in IN_ATTENTION:
+        raise ConfigError(
+            f"rope=True with position {config.position!r}; valid: one that is added, or 'none'"
+        )
+    _check_rope(config)
+    if config.relative_table != "none" and config.position in ("relative", "relative_bias"):
+        raise ConfigError(
+            f"relative_table {config.relative_table!r} with position {config.position!r}; valid: "
+            f"one that is added, or 'none'"
+        )
+    if config.relative_table == "shared" and config.pool_after is not None:
+        raise ConfigError("relative_table 'shared' with pool_after: one table fits one grid")
+
+
+def _check_pool(config: ViTConfig) -> None:
+    if config.pool == "cls_dist" and not config.registers:
+        raise ConfigError("pool 'cls_dist' needs registers of 1 or more: the first is distilled")
+    for name, value in (
+        ("pool_heads", config.pool_heads),
+        ("pool_mlp_width", config.pool_mlp_width),
+    ):
+        if value is not None and (value < 1 or not config.attention_pool):
+            raise ConfigError(f"{name} {value} needs pool 'map' or 'map_patches', and at least 1")
+
+
+def _check_rope(config: ViTConfig) -> None:
+    if config.rotary and config.key_width % 4:
         raise ConfigError(
             f"position 'rope' needs a head width divisible by 4, not {config.key_width}"
+        )
+    periods = config.rope_periods
+    if periods is None:
+        return
+    if not config.rotary or config.rope_form == "mixed":
+        raise ConfigError("rope_periods need rotary positions whose rope_form is not 'mixed'")
+    if len(periods) != config.key_width // 4 or not all(0 < p < math.inf for p in periods):
+        raise ConfigError(
+            f"rope_periods has {len(periods)} numbers; valid: {config.key_width // 4} positive ones"
         )
 
 
@@ -361,8 +469,13 @@ def _check_branches(config: ViTConfig) -> None:
 
 
 def _check_attention(config: ViTConfig) -> None:
-    if (config.head_width is None or config.pool == "map") and config.width % config.heads:
+    if config.head_width is None and config.width % config.heads:
         raise ConfigError(f"width {config.width} does not split into {config.heads} heads")
+    if config.attention_pool and config.width % (config.pool_heads or config.heads):
+        raise ConfigError(
+            f"width {config.width} does not split into {config.pool_heads or config.heads} heads "
+            f"of attention pooling"
+        )
     if config.key_width < 1:
         raise ConfigError(f"head_width {config.head_width} is not at least 1")
     if not config.proj and config.heads * config.key_width != config.width:
@@ -370,6 +483,8 @@ def _check_attention(config: ViTConfig) -> None:
             f"proj=False needs heads x head_width = width, "
             f"found {config.heads} x {config.key_width} and {config.width}"
         )
+    if not config.key_bias and not config.qkv_bias:
+        raise ConfigError("key_bias=False needs qkv_bias=True: without it no key has a bias")
     if config.zero_init_residual and not config.proj:
         raise ConfigError(
             "zero_init_residual=True needs proj=True: without it no projection ends attention"

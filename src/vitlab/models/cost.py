@@ -16,9 +16,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop
 
 from vitlab.errors import ConfigError
-from vitlab.models.build import create_model
 from vitlab.models.config import Size, ViTConfig, pair
-from vitlab.models.variants import ModelConfig
+from vitlab.models.variants import ModelConfig, create_model
 from vitlab.models.vit import logits_of
 
 # Models without memory: tensors that have shapes and no numbers (torch's `meta` device).

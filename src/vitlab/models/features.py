@@ -51,7 +51,7 @@ def _check(model: nn.Module, kind: str, layer: int | None) -> None:
         return
     if kind == "cls" and not model.config.class_token:
         raise InputError("cls features of a model without class token; valid: pooled, patches")
-    if kind == "pooled" and layer is not None and model.config.pool == "map":
+    if kind == "pooled" and layer is not None and model.config.attention_pool:
         raise InputError(
             f"pooled features of layer {layer}, but this model's attention pooling knows the last "
             f"layer alone; valid: cls, patches, or pooled without a layer"

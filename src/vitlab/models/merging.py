@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from vitlab.errors import InputError
 from vitlab.models.vit import VisionTransformer
-from vitlab.nn.attention import SelfAttention
+from vitlab.nn.attention import SelfAttention, dot_product_attention
+from vitlab.nn.attention_variants import VariantAttention, relative, sparse
 from vitlab.nn.encoder import EncoderBlock
 from vitlab.nn.merge import Sized, proportional
-from vitlab.nn.pool import AttentionPool, ClassToken
-from vitlab.nn.pos_embed import Added, Conditional, Places, coordinates
+from vitlab.nn.pos_embed import Added, Conditional
 
 Grid = tuple[int, int]
 
@@ -49,12 +49,13 @@ class MergingTransformer(nn.Module):
         attention = cast(SelfAttention, block.attention)
         now, grid = self._enter(now, grid, positions, layer), encoder.grid_at(layer, grid)
         read = self.model.read if layer == self.config.depth - 1 else None
-        places = self._places(now, attention, grid)
-        q, k, v = attention.project(block.normed(now.tokens), grid, read, places)
-        mixed = attention.mix_sized(q if read is None else q[:, :, :read], k, v, now.all_sizes())
+        q, k, v = self._project(now, block.normed(now.tokens), attention, grid, read)
+        q = q if read is None else q[:, :, :read]
+        mask = proportional(now.all_sizes(), q.shape[2])
+        y = attention.project_out(dot_product_attention(q, k, v, mask, scale=attention.scale))
         if read is not None:  # patches are not read any more: merging has no effect
-            return now.replace(block.finish(now.tokens[:, :read], attention.join(mixed)))
-        now = now.replace(block.add_attention(now.tokens, attention.join(mixed)))
+            return now.replace(block.finish(now.tokens[:, :read], y))
+        now = now.replace(block.add_attention(now.tokens, y))
         if layer >= (encoder.pool_after or 0):  # before, the grid must stay whole
             now = now.merge(k, self.merge_tokens)
         return now.replace(block.add_mlp(now.tokens))
@@ -68,24 +69,21 @@ class MergingTransformer(nn.Module):
         added = torch.cat([prefix, now.mean_of(table[now.prefix :])], dim=1)
         return now.replace(now.tokens + added)
 
-    def _places(self, now: Sized, attention: SelfAttention, grid: Grid) -> Places | None:
-        """Positions of merged tokens, for rotary positions: the mean place of their patches."""
-        if attention.rope is None or now.merged is None:
-            return None
-        lines = torch.stack(coordinates(grid, attention.rope.grid), dim=1)
-        return now.mean_of(lines.to(now.tokens.device, now.tokens.dtype))
+    def _project(
+        self, now: Sized, x: Tensor, attention: SelfAttention, grid: Grid, read: int | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values; rotary positions of a token: the mean place of its patches."""
+        rope = attention.rope if isinstance(attention, VariantAttention) else None
+        if rope is None or now.merged is None:
+            return attention.project(x, grid, read)
+        lines = torch.stack(rope.lines(grid), dim=1)
+        places = now.mean_of(lines.to(x.device, x.dtype))
+        return cast(VariantAttention, attention).project(x, grid, read, places)
 
-    def _pool(self, now: Sized) -> Float[Tensor, "B D"]:
+    def _pool(self, now: Sized) -> Float[Tensor, "B P"]:
         """Input of the head, with each token weighted by its number of patches."""
         pool, sizes = self.model.pool, now.all_sizes()
-        if sizes is None or isinstance(pool, ClassToken):
-            return pool(now.tokens)
-        if isinstance(pool, AttentionPool):
-            probes = pool.probes(now.tokens.shape[0])
-            return pool.finish(pool.attention(probes, now.tokens, proportional(sizes, 1)))
-        skip = cast(int, pool.skip)
-        weights = sizes[:, skip:, None]
-        return (now.tokens[:, skip:] * weights).sum(dim=1) / weights.sum(dim=1)
+        return pool(now.tokens) if sizes is None else cast(Any, pool).weighted(now.tokens, sizes)
 
     def extra_repr(self) -> str:
         return f"merge_tokens={self.merge_tokens}"
@@ -119,10 +117,14 @@ def why_not(model: Any) -> str | None:
         return "the model has no encoder blocks"
     for block in model.encoder.blocks:
         attention = block.attention
-        if not isinstance(attention, SelfAttention) or attention.pattern is not None:
+        if not isinstance(attention, SelfAttention) or sparse(attention):
             return f"attention {config.attention!r} does not look at all tokens alike"
-        if attention.offsets is not None or attention.offset_bias is not None:
-            return f"position {config.position!r} is about the offset between two patches"
+        if relative(attention):
+            table = config.relative_table
+            name = (
+                f"position {config.position!r}" if table == "none" else f"relative_table {table!r}"
+            )
+            return f"{name} is about the offset between two patches"
     late = config.position_at != "stem"
     if late and any(isinstance(position, Conditional) for position in model.positions):
         return f"position {config.position!r} at {config.position_at!r} needs the whole grid"

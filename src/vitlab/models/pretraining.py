@@ -301,9 +301,7 @@ def normalised(pixels: Float[Tensor, "B N F"]) -> Float[Tensor, "B N F"]:
 def _decoder(width: int, *, depth: int, heads: int, prefix: int, norm_eps: float) -> Encoder:
     blocks = [
         EncoderBlock(
-            SelfAttention(
-                width, heads=heads, head_width=width // heads, prefix=prefix, norm_eps=norm_eps
-            ),
+            SelfAttention(width, heads=heads, head_width=width // heads),
             Mlp(width, MLP * width),
             width,
             norm_eps=norm_eps,

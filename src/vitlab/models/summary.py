@@ -1,5 +1,6 @@
 """`summary`: a model layer by layer, with output shapes, parameters and FLOPs."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,10 @@ class Summary:
     """Length of the sequence that leaves the encoder."""
     input_bytes: int
     parameter_bytes: int
+    output_bytes: int
+    """Outputs of the layers with parameters, twice for their gradients, as torchinfo counts."""
+    torchinfo_macs: int
+    """Multiply-adds of the whole batch as torchinfo counts them: not the cost."""
 
     @property
     def macs(self) -> int:
@@ -117,6 +122,8 @@ def summary(
         last_tokens=count_tokens(model, size[2:], layer=-1),
         input_bytes=recording.input_bytes,
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        output_bytes=2 * sum(recording.output_bytes.values()),
+        torchinfo_macs=_torchinfo_macs(model, recording, batch=size[0]),
     )
 
 
@@ -127,6 +134,8 @@ class _Recording:
     input_bytes: int
     shapes: dict[str, Shape | None] = field(default_factory=dict)
     flops: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    output_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Of modules without children and with parameters."""
 
 
 def _record(model: nn.Module, images: Tensor) -> _Recording:
@@ -143,6 +152,8 @@ def _record(model: nn.Module, images: Tensor) -> _Recording:
         def leave(module: nn.Module, args: Any, output: Any) -> None:
             inside.pop()
             recording.shapes[path] = _shape(output)
+            if _is_leaf(module) and isinstance(output, Tensor):
+                recording.output_bytes[path] += output.numel() * output.element_size()
 
         module.register_forward_pre_hook(enter)
         module.register_forward_hook(leave)
@@ -152,6 +163,24 @@ def _record(model: nn.Module, images: Tensor) -> _Recording:
     with FlopCounter(count):
         model(images)
     return recording
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    """True for a module that has parameters and no children."""
+    return not any(True for _ in module.children()) and any(True for _ in module.parameters())
+
+
+def _torchinfo_macs(model: nn.Module, recording: _Recording, *, batch: int) -> int:
+    """Weights and biases of each layer once per image, of convolutions once per position."""
+    found = 0
+    for path, module in model.named_modules():
+        shape = recording.shapes.get(path)
+        if not _is_leaf(module) or shape is None:
+            continue
+        uses = batch * math.prod(shape[2:]) if "Conv" in type(module).__name__ else batch
+        weights = (p for n, p in module.named_parameters() if n in ("weight", "bias"))
+        found += uses * sum(parameter.numel() for parameter in weights)
+    return found
 
 
 def _within_encoder(model: nn.Module, recording: _Recording) -> int | None:

@@ -1,12 +1,22 @@
-"""Configs of CNN baselines, a table of named configs, and a parser for `vit_b16_384_gap`."""
+"""Models by name: configs of the CNN baselines, a table of named configs, and `create_model`.
 
+A name such as `vit_b16_384_gap` is parsed; torch is imported only to build a model.
+"""
+
+import logging
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from vitlab.config import from_dict, to_dict
 from vitlab.errors import ConfigError, UnknownName
 from vitlab.models.config import Size, ViTConfig, check_limits, pair
-from vitlab.registry import VARIANTS
+from vitlab.registry import VARIANTS, resolve_entry
+
+log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # Configs of the CNN baselines; like `ViTConfig`, they name a model without importing torch.
 
@@ -155,6 +165,7 @@ def _table() -> dict[str, ModelConfig]:
             pool="mean",
         ),
         "vit_cifar_pure": ViTConfig(**small, **CIFAR),
+        "vit_plain": ViTConfig(width=96, depth=6, heads=3, mlp_width=384, **CIFAR),
         "vit_cifar_hybrid": ViTConfig(**small | {"depth": 6}, **CIFAR, stem="conv"),
         "vit_cifar_lite": ViTConfig(width=256, depth=7, heads=4, mlp_width=512, **CIFAR),
         "vit_cifar_spt": ViTConfig(
@@ -217,3 +228,42 @@ def variant(name: str) -> ModelConfig:
             raise ConfigError(f"model {name!r}: _gap is for Vision Transformers")
         config = replace(config, class_token=False, pool="mean")
     return config
+
+
+MODELS: dict[type[ModelConfig], str] = {
+    ViTConfig: "vitlab.models.vit:VisionTransformer",
+    ResNetConfig: "vitlab.models.cnn:ResNet",
+    TutorialCNNConfig: "vitlab.models.cnn:TutorialCNN",
+}
+"""Class of the model of each type of config; imported, with torch, when a model is built."""
+
+
+TIMM = re.compile(
+    r"(vit|deit)_(?P<size>tiny|small|base|large|huge)_patch(?P<patch>\d+)"
+    r"(?P<gap>_gap)?_(?P<pixels>\d+)(\.\w+)?"
+)
+TIMM_SIZES = {"tiny": "ti", "small": "s", "base": "b", "large": "l", "huge": "h"}
+
+
+def known_name(name: str) -> str:
+    """Our name of a model that has timm's, such as vit_base_patch16_224; others unchanged."""
+    found = TIMM.fullmatch(name)
+    if found is None or name in VARIANTS:
+        return name
+    pixels = "" if found["pixels"] == "224" else f"_{found['pixels']}"
+    ours = f"vit_{TIMM_SIZES[found['size']]}{found['patch']}{pixels}{found['gap'] or ''}"
+    log.warning("%s is %s here", name, ours)
+    return ours
+
+
+def configure(config: str | ModelConfig, **changes: Any) -> ModelConfig:
+    """Configuration of a named model, with some fields changed."""
+    base = variant(known_name(config)) if isinstance(config, str) else config
+    return from_dict(type(base), {**to_dict(base), **changes}) if changes else base
+
+
+def create_model(config: str | ModelConfig, **changes: Any) -> "nn.Module":
+    """Build a model with freshly initialised weights."""
+    config = configure(config, **changes)
+    model: nn.Module = resolve_entry(MODELS[type(config)])(config)
+    return model

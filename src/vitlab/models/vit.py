@@ -1,21 +1,34 @@
 """The Vision Transformer, arXiv:2010.11929: pixels, patches, tokens, encoder, head."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar, overload
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitlab.errors import ConfigError, InputError
 from vitlab.models.config import ViTConfig, pair
-from vitlab.models.parts import build_encoder, build_pool, build_positions, last_norm
-from vitlab.nn.init import POSITION_STD, init_projection, init_zero
+from vitlab.models.parts import (
+    block_norm,
+    build_encoder,
+    build_head,
+    build_pool,
+    build_positions,
+)
+from vitlab.nn.draws import Dropout
+from vitlab.nn.init import POSITION_STD, init_projection
 from vitlab.nn.pos_embed import Added, Conditional, add_position
-from vitlab.registry import STEMS
+from vitlab.registry import STEMS, resolve_entry
+
+T = TypeVar("T")
 
 Grid = tuple[int, int]
+Sizes = Sequence[Float[Tensor, "C _ _"]]
+"""Images of different sizes."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,7 @@ class LayerTokens:
 class Features(LayerTokens):
     """Tokens after the last LayerNorm, the head's input, and the requested layers."""
 
-    pooled: Float[Tensor, "B D"]
+    pooled: Float[Tensor, "B P"]
     layers: dict[int, LayerTokens]
     """Output of each requested block, before the last LayerNorm."""
 
@@ -50,15 +63,22 @@ class VisionTransformer(nn.Module):
         self.cls_token = _tokens(config, int(config.class_token), std=0.0)
         self.registers = _tokens(config, config.registers, std=POSITION_STD)
         self.positions = build_positions(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
+        self.embed_norm = block_norm(config) if config.embed_norm else None
         self.encoder = build_encoder(config)
         self.pool = build_pool(config)
         pooled_norm = config.norm_at == "pooled"
-        self.pooled_norm = last_norm(config) if pooled_norm else nn.Identity()
+        self.pooled_norm = block_norm(config) if pooled_norm else nn.Identity()
         self.pre_logits = _pre_logits(config)
-        self.head = _head(config)
+        self.head = build_head(config)
 
-    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:
+    def forward(self, images: Float[Tensor, "B C H W"] | Sizes) -> Float[Tensor, "B classes"]:
+        """Output of the head for each image: logits, or values of a regression.
+
+        Images of different sizes, as a list, need a model with `dynamic_size`.
+        """
+        if not isinstance(images, Tensor):
+            return torch.stack(_in_order(images, self.forward))
         x, grid, positions = self.embed(images)
         return self.classify(self.pool_tokens(self.encoder(x, grid, positions)))
 
@@ -67,8 +87,20 @@ class VisionTransformer(nn.Module):
         x, grid, positions = self.embed(images)
         return self.classify(self.pool_tokens(self.encoder(x, grid, positions, self.read)))
 
-    def features(self, images: Float[Tensor, "B C H W"], layers: Iterable[int] = ()) -> Features:
-        """Features of the last layer, and the output of each block in `layers`."""
+    @overload
+    def features(self, images: Tensor, layers: Iterable[int] = ()) -> Features: ...
+    @overload
+    def features(self, images: Sizes, layers: Iterable[int] = ()) -> list[Features]: ...
+    def features(
+        self, images: Float[Tensor, "B C H W"] | Sizes, layers: Iterable[int] = ()
+    ) -> Features | list[Features]:
+        """Features of the last layer, and the output of each block in `layers`.
+
+        For a list of images of different sizes, a list of features, each of a batch of one.
+        """
+        if not isinstance(images, Tensor):
+            layers = tuple(layers)
+            return _in_order(images, lambda batch: _each(self.features(batch, layers)))
         wanted = self._layer_numbers(layers)
         x, grid, positions = self.embed(images)
         kept = {}
@@ -130,7 +162,8 @@ class VisionTransformer(nn.Module):
             x, positions = add_position(x, positions[0], grid) if positions else x, []
         elif self.config.position_at == "shared_layers":
             positions = positions * self.config.depth
-        return self.dropout(x), grid, positions
+        x = self.dropout(x)
+        return x if self.embed_norm is None else self.embed_norm(x), grid, positions
 
     def _table(self, position: nn.Module, grid: Grid, x: Tensor) -> Float[Tensor, "N D"]:
         """A position's table with zeros for the prefix tokens that have no entry."""
@@ -145,17 +178,105 @@ class VisionTransformer(nn.Module):
     @property
     def read(self) -> int | None:
         """Number of leading tokens of the last block that the head reads; None: all."""
-        return 1 if self.config.pool == "cls" else None
+        return {"cls": 1, "cls_dist": 2}.get(self.config.pool)
 
-    def pool_tokens(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
+    def pool_tokens(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B P"]:
         """Input of the head, from the tokens behind the last LayerNorm."""
         return self.pooled_norm(self.pool(tokens))
 
-    def classify(self, pooled: Float[Tensor, "B D"]) -> Float[Tensor, "B classes"]:
+    def classify(self, pooled: Float[Tensor, "B P"]) -> Float[Tensor, "B classes"]:
         """Output of the head; without a head, its input."""
+        return self.represent(pooled) if self.head is None else self.head(self._last(pooled))
+
+    def represent(self, pooled: Float[Tensor, "B P"]) -> Float[Tensor, "B _"]:
+        """Output of the model without its last layer, such as the image embedding of a CLIP."""
+        if self.config.pool == "cls_dist" and self.config.head == "linear":
+            return pooled.unflatten(1, (2, -1)).mean(dim=1)
+        return self._last(pooled)
+
+    def _last(self, pooled: Float[Tensor, "B P"]) -> Float[Tensor, "B _"]:
+        """Input of the last layer."""
         if self.pre_logits is not None:
-            pooled = torch.tanh(self.pre_logits(pooled))
-        return pooled if self.head is None else self.head(pooled)
+            pooled = self.pre_logits(pooled)
+            pooled = torch.tanh(pooled) if self.config.head == "mlp" else pooled
+        return F.normalize(pooled, dim=1) if self.config.unit_norm else pooled
+
+    # The names of timm and transformers, for code that was written for them.
+
+    @property
+    def num_features(self) -> int:
+        """Width of the tokens, by timm's name."""
+        return self.config.width
+
+    def forward_features(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
+        """All tokens after the last LayerNorm."""
+        return self.encoder(*self.embed(images))
+
+    def forward_head(
+        self, tokens: Float[Tensor, "B N D"], pre_logits: bool = False
+    ) -> Float[Tensor, "B _"]:
+        """Logits of the tokens of `forward_features`; with `pre_logits`, the pooled tokens."""
+        pooled = self.pool_tokens(tokens)
+        return pooled if pre_logits else self.classify(pooled)
+
+    def forward_intermediates(
+        self,
+        images: Float[Tensor, "B C H W"],
+        indices: int | Iterable[int] | None = None,
+        *,
+        norm: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> Any:
+        """Last tokens and the patches of blocks: all, the last `indices`, or those in `indices`.
+
+        With `intermediates_only`, the patches alone; `norm` applies the last LayerNorm to them.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise InputError(f"output_fmt {output_fmt!r}; valid: NCHW, NLC")
+        depth = self.config.depth
+        if isinstance(indices, int):
+            indices = range(depth - indices, depth)
+        wanted = [*(range(depth) if indices is None else indices)]
+        found = self.features(images, layers=wanted)
+        maps = []
+        for layer in wanted:
+            x = found.layers[layer].patches  # [B, h, w, D]
+            x = self.encoder.norm(x) if norm else x
+            maps.append(x.flatten(1, 2) if output_fmt == "NLC" else x.permute(0, 3, 1, 2))
+        return maps if intermediates_only else (found.tokens, maps)
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """Replace the head by a new one of zeros; 0 classes: no head."""
+        old = next(self.parameters())
+        self.config = replace(self.config, classes=num_classes)
+        self.head = build_head(self.config)
+        if self.head is not None:
+            self.head.to(old.device, old.dtype)
+        if self.source is not None:
+            self.source = replace(self.source, labels=None, zero_head=bool(num_classes))
+
+    @classmethod
+    def from_pretrained(
+        cls, weights: str | os.PathLike[str], **changes: Any
+    ) -> "VisionTransformer":
+        """Model of `vitlab.load_weights`; a string OWNER/NAME that is no path is on the hub."""
+        hub = isinstance(weights, str) and weights.count("/") == 1 and weights[0] not in "./~"
+        if hub and not str(weights).startswith("hf:") and not os.path.exists(weights):
+            weights = f"hf:{weights}"
+        found: VisionTransformer = resolve_entry("vitlab.weights.load:load_weights")(
+            weights, **changes
+        )
+        return found
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write a bundle that `from_pretrained`, `vitlab.load` and every command read."""
+        resolve_entry("vitlab.weights.bundle:save_model")(folder, self)
+
+    def push_to_hub(self, address: str, *, public: bool = False) -> str:
+        """Upload the model with its card to OWNER/NAME; returns the address of the page."""
+        pushed = resolve_entry("vitlab.jobs.bundle:push_model")(self, address, public=public)
+        return str(pushed.url)
 
     def _split(self, tokens: Float[Tensor, "B N D"], grid: Grid) -> LayerTokens:
         first, prefix = int(self.config.class_token), self.config.prefix
@@ -187,13 +308,48 @@ class VisionTransformer(nn.Module):
             return
         if not self.config.dynamic_size:
             raise InputError(
-                f"images of {found[0]}x{found[1]} pixels; the model takes {size[0]}x{size[1]} "
-                f"(dynamic_size=True accepts other sizes)"
+                f"images of {found[1]} x {found[0]} pixels (width x height); the model takes "
+                f"{size[1]} x {size[0]} (dynamic_size=True accepts other sizes)"
             )
         try:
             self.config.grid_for(found)
         except ConfigError as error:
             raise InputError(str(error).replace("image_size", "images of size")) from None
+
+
+def _in_order(images: Sizes, call: Callable[[Tensor], Iterable[T]]) -> list[T]:
+    """Results of `call`, one for each image, from batches of images of one size."""
+    places: dict[torch.Size, list[int]] = {}
+    for place, image in enumerate(images):
+        places.setdefault(image.shape, []).append(place)
+    if not places:
+        raise InputError("no images; valid: a tensor, or a list of at least one")
+    found = {
+        place: result
+        for group in places.values()
+        for place, result in zip(group, call(torch.stack([images[i] for i in group])), strict=True)
+    }
+    return [found[place] for place in range(len(images))]
+
+
+def _each(found: Features) -> list[Features]:
+    """Features of each image of a batch, as batches of one."""
+    kept = {n: _rows(tokens) for n, tokens in found.layers.items()}
+    return [
+        Features(
+            **row, pooled=found.pooled[i, None], layers={n: LayerTokens(**kept[n][i]) for n in kept}
+        )
+        for i, row in enumerate(_rows(found))
+    ]
+
+
+def _rows(found: LayerTokens) -> list[dict[str, Any]]:
+    """Tokens of each image, by field of `LayerTokens`."""
+    values = {field.name: getattr(found, field.name) for field in fields(LayerTokens)}
+    return [
+        {name: None if value is None else value[i, None] for name, value in values.items()}
+        for i in range(len(found.tokens))
+    ]
 
 
 def logits_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -220,14 +376,6 @@ def _tokens(config: ViTConfig, count: int, *, std: float) -> nn.Parameter | None
 def _pre_logits(config: ViTConfig) -> nn.Linear | None:
     if config.head == "linear":
         return None
-    layer = nn.Linear(config.width, config.representation)
+    layer = nn.Linear(config.pooled_width, config.representation, bias=config.head == "mlp")
     init_projection(layer)
-    return layer
-
-
-def _head(config: ViTConfig) -> nn.Linear | None:
-    if not config.classes:
-        return None
-    layer = nn.Linear(config.representation, config.classes)
-    init_zero(layer)
     return layer

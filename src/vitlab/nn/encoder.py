@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitlab.nn.attention import SelfAttention
+from vitlab.nn.draws import per_image
 from vitlab.nn.pool import halve
 from vitlab.nn.pos_embed import Added, add_position
 
@@ -26,13 +27,27 @@ class DropPath(nn.Module):
         if not self.training or self.rate == 0.0:
             return x
         keep = 1.0 - self.rate
-        return x * x.new_empty(x.shape[0], 1, 1).bernoulli_(keep).div_(keep)
+        kept = per_image(len(x), lambda count: x.new_empty(count, 1, 1).bernoulli_(keep))
+        return x * kept.div_(keep)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"
 
 
 Grid = tuple[int, int]
+
+
+NormKind = Literal["layer", "rms"]
+"""LayerNorm (arXiv:1607.06450) or RMSNorm (arXiv:1910.07467)."""
+
+
+def make_norm(
+    width: int, *, kind: NormKind = "layer", eps: float = 1e-6, bias: bool = True
+) -> nn.Module:
+    """Normalisation of vectors of `width`; an RMSNorm neither centres nor shifts them."""
+    if kind == "rms":
+        return nn.RMSNorm(width, eps=eps)
+    return nn.LayerNorm(width, eps=eps, bias=bias)
 
 
 class LayerScale(nn.Module):
@@ -46,9 +61,13 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
-class EncoderBlock(nn.Module):
-    """Attention, then MLP, each added to its input; LayerNorm before (paper) or after the sum.
+Placement = Literal["pre", "post", "res_post"]
 
+
+class EncoderBlock(nn.Module):
+    """Attention, then MLP, each added to its input.
+
+    LayerNorm comes before (the paper), after the sum (`post`), or after the branch (`res_post`).
     With `branch_norm`, another LayerNorm on each branch, whose factors start at that value.
     """
 
@@ -58,7 +77,8 @@ class EncoderBlock(nn.Module):
         mlp: nn.Module,
         width: int,
         *,
-        norm: Literal["pre", "post"] = "pre",
+        norm: Placement = "pre",
+        norm_kind: NormKind = "layer",
         norm_eps: float = 1e-6,
         norm_bias: bool = True,
         layer_scale: float | None = None,
@@ -66,10 +86,10 @@ class EncoderBlock(nn.Module):
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
-        self.norm_first = norm == "pre"
-        self.norm1 = nn.LayerNorm(width, eps=norm_eps, bias=norm_bias)
+        self.placement: Placement = norm
+        self.norm1 = make_norm(width, kind=norm_kind, eps=norm_eps, bias=norm_bias)
         self.attention = attention
-        self.norm2 = nn.LayerNorm(width, eps=norm_eps, bias=norm_bias)
+        self.norm2 = make_norm(width, kind=norm_kind, eps=norm_eps, bias=norm_bias)
         self.mlp = mlp
         self.scale1: nn.Module | None = None
         self.scale2: nn.Module | None = None
@@ -92,7 +112,7 @@ class EncoderBlock(nn.Module):
 
     def normed(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Input of the attention layer for the block input `x`."""
-        return self.norm1(x) if self.norm_first else x
+        return self.norm1(x) if self.placement == "pre" else x
 
     def finish(
         self, x: Float[Tensor, "B N D"], y: Float[Tensor, "B N D"]
@@ -104,13 +124,17 @@ class EncoderBlock(nn.Module):
         self, x: Float[Tensor, "B N D"], y: Float[Tensor, "B N D"]
     ) -> Float[Tensor, "B N D"]:
         """Input of the MLP half of the block, from the block's input and its attention output."""
+        if self.placement == "res_post":
+            return x + self._branch(self.norm1(y), self.scale1)
         x = x + self._branch(y, self.scale1)
-        return x if self.norm_first else self.norm1(x)
+        return x if self.placement == "pre" else self.norm1(x)
 
     def add_mlp(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Output of the MLP half of the block."""
-        if self.norm_first:
+        if self.placement == "pre":
             return x + self._branch(self.mlp(self.norm2(x)), self.scale2)
+        if self.placement == "res_post":
+            return x + self._branch(self.norm2(self.mlp(x)), self.scale2)
         return self.norm2(x + self._branch(self.mlp(x), self.scale2))
 
     def _attend(

@@ -6,7 +6,7 @@
 | query, key, value, output of attention | Xavier uniform, each matrix by itself | 0 |
 | probe of attention pooling | Xavier uniform, fan-in 1 | |
 | MLP | Xavier uniform | normal, deviation 1e-6 |
-| position tables, registers, relative offsets | normal, deviation 0.02 | |
+| position tables (`position_std`), registers, relative offsets | normal, deviation 0.02 | |
 | class token, head, convolution of conditional positions | 0 | 0 |
 | output of attention and MLP, with `zero_init_residual` | 0 | 0 |
 | LayerNorm, GroupNorm | 1 (last one of a ResNet block: 0) | 0 |
@@ -46,16 +46,16 @@ def init_attention(layer: nn.Linear, matrices: int = 1) -> None:
 def init_mlp(layer: nn.Linear) -> None:
     """Initialise a layer of the MLP block."""
     nn.init.xavier_uniform_(layer.weight)
-    nn.init.normal_(layer.bias, std=1e-6)
-
-
-def init_zero(layer: nn.Linear | nn.Conv2d) -> None:
-    """Zero the layer: the head (paper, section 3.2) and branches that start as zero."""
-    nn.init.zeros_(layer.weight)
     if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
+        nn.init.normal_(layer.bias, std=1e-6)
 
 
-def position_table(*shape: int) -> nn.Parameter:
-    """Initialised table of learned position embeddings."""
-    return nn.Parameter(torch.empty(shape).normal_(std=POSITION_STD))
+def init_zero(layer: nn.Module) -> None:
+    """Zero the layer: the head (paper, section 3.2) and branches that start as zero."""
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+
+
+def position_table(*shape: int, std: float | None = None) -> nn.Parameter:
+    """Initialised table of learned position embeddings; `std` is 0.02 unless given."""
+    return nn.Parameter(torch.empty(shape).normal_(std=POSITION_STD if std is None else std))

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-ADAPTED = re.compile(r"encoder\.blocks\.\d+\.(attention\.(qkv|proj)|mlp\.fc[12])")
+ADAPTED = re.compile(r"encoder\.blocks\.\d+\.(attention\.(qkv|proj)|mlp\.(gate|fc[12]))")
 """Layers that get a low-rank update."""
 
 

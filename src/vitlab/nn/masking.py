@@ -7,6 +7,8 @@ from einops import reduce
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vitlab.nn.draws import per_image
+
 
 def hidden_count(patches: int, share: float) -> int:
     """Number of hidden patches in an image: at least one, and never all."""
@@ -15,7 +17,8 @@ def hidden_count(patches: int, share: float) -> int:
 
 def random_order(images: int, patches: int, device: torch.device) -> Int[Tensor, "B N"]:
     """Indices of the patches, shuffled independently for each image."""
-    return torch.rand(images, patches, device=device).argsort(dim=1)
+    drawn = per_image(images, lambda count: torch.rand(count, patches, device=device))
+    return drawn.argsort(dim=1)
 
 
 def take(x: Float[Tensor, "B N D"], places: Int[Tensor, "B M"]) -> Float[Tensor, "B M D"]:
@@ -68,8 +71,11 @@ def draw_corruption(
     A swapped patch gets the embedding of any other patch of its image.
     """
     chosen = random_order(images, patches, device)[:, : hidden_count(patches, share)]
-    kind = torch.rand(chosen.shape, device=device)
-    away = torch.randint(1, patches, chosen.shape, device=device)
+    hidden = chosen.shape[1]
+    kind = per_image(images, lambda count: torch.rand(count, hidden, device=device))
+    away = per_image(
+        images, lambda count: torch.randint(1, patches, (count, hidden), device=device)
+    )
     swap = (kind >= masked) & (kind < masked + swapped)
     own = torch.arange(patches, device=device).expand(images, -1)
     return Corruption(

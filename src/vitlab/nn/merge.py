@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitlab.machine.cores import only_products
+from vitlab.machine.device import only_products
 
 STEPS = 2**14
 """Quantisation steps of the similarity between 0 and 1; closer cosines are ties, kept in order.

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from vitlab.nn.constants import constant
+from vitlab.nn.pos_embed import constant
 
 Grid = tuple[int, int]
 

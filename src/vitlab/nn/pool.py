@@ -1,14 +1,16 @@
 """From many tokens to fewer: class token, averages, attention pooling, and a coarser grid."""
 
-from typing import Literal
-
 import torch
+import torch.nn.functional as F
 from einops import reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitlab.nn.attention import MultiHeadAttention
-from vitlab.nn.mlp import Mlp
+from vitlab.nn.merge import proportional
+from vitlab.nn.mlp import Gelu, Mlp
+
+# A pooling has `forward(tokens)`, and `weighted(tokens, sizes)` for tokens that stand for several.
 
 
 def halve(
@@ -22,7 +24,7 @@ def halve(
 
 
 class AttentionPool(nn.Module):
-    """MAP head of big_vision: a learned probe attends to all tokens, an MLP follows."""
+    """MAP head of big_vision: a learned probe attends to the tokens, an MLP follows."""
 
     def __init__(
         self,
@@ -30,10 +32,13 @@ class AttentionPool(nn.Module):
         *,
         heads: int,
         mlp_width: int,
-        gelu: Literal["erf", "tanh"] = "erf",
+        skip: int = 0,
+        gelu: Gelu = "erf",
         norm_eps: float = 1e-6,
     ) -> None:
+        """The probe does not attend to the first `skip` tokens."""
         super().__init__()
+        self.skip = skip
         self.probe = nn.Parameter(torch.empty(1, 1, width))
         self.attention = MultiHeadAttention(width, heads=heads)
         self.norm = nn.LayerNorm(width, eps=norm_eps)
@@ -41,7 +46,15 @@ class AttentionPool(nn.Module):
         nn.init.xavier_uniform_(self.probe.detach()[0])
 
     def forward(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
-        return self.finish(self.attention(self.probes(tokens.shape[0]), tokens))
+        return self.weighted(tokens, None)
+
+    def weighted(
+        self, tokens: Float[Tensor, "B N D"], sizes: Float[Tensor, "B N"] | None
+    ) -> Float[Tensor, "B D"]:
+        """Pooled vector of each image; a token counts as many times as its size."""
+        mask = None if sizes is None else proportional(sizes[:, self.skip :], 1)
+        read = tokens[:, self.skip :]
+        return self.finish(self.attention(self.probes(tokens.shape[0]), read, mask))
 
     def probes(self, images: int) -> Float[Tensor, "B 1 D"]:
         """Learned queries, repeated for each image."""
@@ -53,21 +66,54 @@ class AttentionPool(nn.Module):
 
 
 class MeanPool(nn.Module):
-    """The average of the tokens behind the first `skip`."""
+    """The average of the tokens behind the first `skip`; with `cls`, behind the class token."""
 
-    def __init__(self, skip: int) -> None:
+    def __init__(self, skip: int, *, cls: bool = False) -> None:
         super().__init__()
         self.skip = skip
+        self.cls = cls
 
-    def forward(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
-        return tokens[:, self.skip :].mean(dim=1)
+    def forward(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B _"]:
+        return self._joined(tokens, tokens[:, self.skip :].mean(dim=1))
+
+    def weighted(
+        self, tokens: Float[Tensor, "B N D"], sizes: Float[Tensor, "B N"]
+    ) -> Float[Tensor, "B _"]:
+        """Average in which a token counts as many times as its size."""
+        weights = sizes[:, self.skip :, None]
+        mean = (tokens[:, self.skip :] * weights).sum(dim=1) / weights.sum(dim=1)
+        return self._joined(tokens, mean)
+
+    def _joined(self, tokens: Tensor, mean: Tensor) -> Tensor:
+        return torch.cat([tokens[:, 0], mean], dim=1) if self.cls else mean
 
     def extra_repr(self) -> str:
         return f"skip={self.skip}"
 
 
 class ClassToken(nn.Module):
-    """The first token: the paper's y = LN(z_L^0), equation 4."""
+    """The first token: the paper's y = LN(z_L^0), equation 4; of `count` tokens, all of them."""
 
-    def forward(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
-        return tokens[:, 0]
+    def __init__(self, count: int = 1) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B _"]:
+        return tokens[:, 0] if self.count == 1 else tokens[:, : self.count].flatten(1)
+
+    def weighted(self, tokens: Float[Tensor, "B N D"], sizes: Tensor) -> Float[Tensor, "B _"]:
+        """Tokens before the patches, which are never merged."""
+        return self(tokens)
+
+
+class AveragedHeads(nn.Module):
+    """Average of one linear layer for each of several concatenated tokens (arXiv:2012.12877)."""
+
+    def __init__(self, width: int, classes: int, *, tokens: int = 2) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(classes, tokens, width))
+        self.bias = nn.Parameter(torch.empty(classes, tokens))
+
+    def forward(self, pooled: Float[Tensor, "B P"]) -> Float[Tensor, "B classes"]:
+        tokens = self.weight.shape[1]
+        return F.linear(pooled, self.weight.flatten(1), self.bias.sum(dim=1)) / tokens

@@ -1,11 +1,14 @@
-"""Position embeddings: the paper's (table 8, appendix D.4), sine-cosine, rotary, conditional ones.
+"""Position embeddings: the paper's (table 8, appendix D.4), sine-cosine, conditional, relative.
 
 An additive position returns from `position(grid)` one row per token that has a position: first the
 prefix tokens that have an entry, then the patches, row by row. A conditional one has no table: the
 added vector depends on the tokens.
 """
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -13,24 +16,67 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitlab.nn.constants import constant
 from vitlab.nn.init import init_zero, position_table
-from vitlab.nn.resize import ResizeMethod, resize_grid
+from vitlab.nn.resize import ResizeMethod, resize_grid, resize_offsets
+
+T = TypeVar("T")
+LIMIT = 64
+
+
+def constant(build: Callable[..., T]) -> Callable[..., T]:
+    """Cache the results of `build` by its hashable arguments.
+
+    Parameters are learned; these tensors follow from the configuration and are therefore not
+    buffers: a model built on `meta` needs nothing but its weights.
+    """
+    cache: OrderedDict[Any, T] = OrderedDict()
+
+    @wraps(build)
+    def cached(*args: Any) -> T:
+        # During export, a tensor that is already computed becomes a constant of the graph.
+        if torch.compiler.is_compiling() and not (torch.compiler.is_exporting() and args in cache):
+            return build(*args)
+        if args in cache:
+            cache.move_to_end(args)
+            return cache[args]
+        with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
+            result = build(*args)
+        if _is_real(result):
+            cache[args] = result
+            if len(cache) > LIMIT:
+                cache.popitem(last=False)
+        return result
+
+    return cached
+
+
+def _is_real(result: Any) -> bool:
+    """False for the fake tensors of tracing, which must not outlive their trace."""
+    if isinstance(result, tuple | list):
+        return all(_is_real(part) for part in result)
+    return not isinstance(result, Tensor) or type(result) is Tensor
+
 
 Grid = tuple[int, int]
-Places = Float[Tensor, "B P 2"]
-"""Column and row of each patch of each image, where they are not those of a grid."""
 
 
 class Learned1d(nn.Module):
     """One learned vector per token in raster order: the paper's default."""
 
-    def __init__(self, width: int, *, grid: Grid, prefix: int, resize: ResizeMethod) -> None:
+    def __init__(
+        self,
+        width: int,
+        *,
+        grid: Grid,
+        prefix: int,
+        resize: ResizeMethod,
+        std: float | None = None,
+    ) -> None:
         super().__init__()
         self.grid = grid
         self.prefix = prefix
         self.resize: ResizeMethod = resize
-        self.table = position_table(prefix + grid[0] * grid[1], width)
+        self.table = position_table(prefix + grid[0] * grid[1], width, std=std)
 
     def forward(self, grid: Grid) -> Float[Tensor, "N D"]:
         if grid == self.grid:
@@ -43,12 +89,20 @@ class Learned1d(nn.Module):
 class Learned2d(nn.Module):
     """Half of a vector from the column (X), half from the row (Y); prefix tokens have their own."""
 
-    def __init__(self, width: int, *, grid: Grid, prefix: int, resize: ResizeMethod) -> None:
+    def __init__(
+        self,
+        width: int,
+        *,
+        grid: Grid,
+        prefix: int,
+        resize: ResizeMethod,
+        std: float | None = None,
+    ) -> None:
         super().__init__()
         self.resize: ResizeMethod = resize
-        self.rows = position_table(grid[0], width // 2)
-        self.columns = position_table(grid[1], width // 2)
-        self.prefix = position_table(prefix, width)
+        self.rows = position_table(grid[0], width // 2, std=std)
+        self.columns = position_table(grid[1], width // 2, std=std)
+        self.prefix = position_table(prefix, width, std=std)
 
     def forward(self, grid: Grid) -> Float[Tensor, "N D"]:
         rows = resize_grid(self.rows[:, None], (grid[0], 1), self.resize)[:, 0]
@@ -101,69 +155,12 @@ def add_position(x: Float[Tensor, "B N D"], added: Added, grid: Grid) -> Float[T
     return added(x, grid) if isinstance(added, Conditional) else x + added
 
 
-class Rope(nn.Module):
-    """Rotary positions in two dimensions: half of a head by column, half by row.
-
-    arXiv:2104.09864, axial as in arXiv:2403.13298; prefix tokens are not rotated.
-    """
-
-    def __init__(self, head_width: int, *, grid: Grid, theta: float) -> None:
-        super().__init__()
-        self.head_width = head_width
-        self.grid = grid
-        self.theta = theta
-
-    def forward(
-        self,
-        x: Float[Tensor, "B A N K"],
-        grid: Grid,
-        prefix: int,
-        places: Places | None = None,
-    ) -> Float[Tensor, "B A N K"]:
-        """Tokens rotated by their place on the grid, or by `places` in patches of its grid."""
-        if places is None:
-            cos, sin = rotations(self.head_width, self.theta, grid, self.grid, x.device, x.dtype)
-        else:
-            turns = angles(places[:, None].unbind(-1), self.head_width, self.theta)
-            cos, sin = turns.cos().to(x.dtype), turns.sin().to(x.dtype)  # [B, 1, P, K2]
-        patches = rearrange(x[:, :, prefix:], "b a n (k two) -> two b a n k", two=2)
-        even = patches[0] * cos - patches[1] * sin
-        odd = patches[0] * sin + patches[1] * cos
-        turned = rearrange([even, odd], "two b a n k -> b a n (k two)")
-        return torch.cat([x[:, :, :prefix], turned], dim=2) if prefix else turned
-
-
 @constant
 def sincos_table(width: int, grid: Grid, over: Grid) -> Float[Tensor, "N D"]:
     """[sin x, cos x, sin y, cos y] at frequencies from 1 down to 1/10000."""
     frequencies = 1e4 ** -torch.linspace(0, 1, width // 4, dtype=torch.float64)
     x, y = (line[:, None] * frequencies for line in coordinates(grid, over))
     return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)
-
-
-@constant
-def rotations(
-    head_width: int,
-    theta: float,
-    grid: Grid,
-    over: Grid,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> tuple[Float[Tensor, "N K2"], Float[Tensor, "N K2"]]:
-    """Cosine and sine of the rotation angle of every pair of channels of a head, per patch."""
-    turns = angles(coordinates(grid, over), head_width, theta)
-    return turns.cos().to(device, dtype), turns.sin().to(device, dtype)
-
-
-def angles(
-    lines: Sequence[Float[Tensor, "*P"]], head_width: int, theta: float
-) -> Float[Tensor, "*P K2"]:
-    """Rotation angle of each pair of channels of a head, half by column, half by row."""
-    device = lines[0].device
-    exact = torch.float32 if device.type == "mps" else torch.float64  # which Apple's GPUs lack
-    steps = torch.arange(head_width // 4, dtype=exact, device=device)
-    speeds = theta ** -(steps / (head_width // 4))
-    return torch.cat([line[..., None] * speeds for line in lines], dim=-1)
 
 
 def coordinates(grid: Grid, over: Grid) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
@@ -185,6 +182,21 @@ def offset_index(patches: int, prefix: int, device: torch.device) -> Int[Tensor,
     return index
 
 
+def relative_scores(
+    q: Float[Tensor, "B A N K"],
+    offsets: Float[Tensor, "O K"],
+    grid: Grid,
+    prefix: int,
+    scale: float | None = None,
+) -> Float[Tensor, "B A N N"]:
+    """Query · embedding of the offset (appendix D.4), scaled as the content scores are."""
+    patches = grid[0] * grid[1]
+    index = offset_index(patches, prefix, q.device)  # [N, N]
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    by_offset = (q * scale) @ resize_offsets(offsets, patches).T  # [B, A, N, offsets]
+    return by_offset.gather(-1, index.expand(*q.shape[:2], -1, -1))
+
+
 # A learned number per head for every offset between two patches, added to the scores.
 #
 # Relative positions as in arXiv:2103.14030, section 3.2. They may start local, each head looking at
@@ -199,11 +211,11 @@ LOWEST = -8.0
 class OffsetBias(nn.Module):
     """Bias added to the scores of each head, by row and column of key minus query."""
 
-    def __init__(self, heads: int, *, grid: Grid, local: float) -> None:
+    def __init__(self, heads: int, *, grid: Grid, local: float = 0.0) -> None:
         """With `local` 0 the table is initialised as other positions are."""
         super().__init__()
         self.table = position_table(heads, 2 * grid[0] - 1, 2 * grid[1] - 1)
-        if local:
+        if local and not self.table.is_meta:  # arange on meta imports torch._dynamo (1.4 s)
             with torch.no_grad():
                 self.table.copy_(local_table(heads, grid, local))
 
@@ -213,6 +225,22 @@ class OffsetBias(nn.Module):
         index = offset_index_2d(grid, table.device)  # [P, P]
         bias = table.flatten(1).index_select(1, index.flatten()).unflatten(1, index.shape)
         return F.pad(bias, (prefix, 0, prefix, 0)) if prefix else bias
+
+
+class PrefixedOffsetBias(OffsetBias):
+    """Bias of BEiT (arXiv:2106.08254): prefix tokens have three entries of their own."""
+
+    def __init__(self, heads: int, *, grid: Grid) -> None:
+        super().__init__(heads, grid=grid)
+        self.prefix = position_table(heads, 3)
+        """Prefix to patch, patch to prefix, prefix to prefix; the query is named first."""
+
+    def forward(self, grid: Grid, prefix: int) -> Float[Tensor, "A N N"]:
+        bias = super().forward(grid, 0)
+        outward, inward, inside = self.prefix[:, :, None, None].unbind(1)  # [A, 1, 1] each
+        patches = bias.shape[-1]
+        top = torch.cat([inside.expand(-1, prefix, prefix), outward.expand(-1, prefix, patches)], 2)
+        return torch.cat([top, torch.cat([inward.expand(-1, patches, prefix), bias], 2)], 1)
 
 
 def local_table(heads: int, grid: Grid, local: float) -> Float[Tensor, "A h w"]:

@@ -9,13 +9,16 @@ import numpy as np
 from jaxtyping import Float
 
 from vitlab.errors import MissingExtra
+from vitlab.report.style import BLUE as BLUE
+from vitlab.report.style import INK as INK
+from vitlab.report.style import ORANGE as ORANGE
+from vitlab.report.style import QUIET as QUIET
 
 COLUMN, PAGE = 4.4, 7.4
 """Width of a figure in inches: one column of a paper, or both."""
 DPI = 200
-INK, QUIET, FAINT = "#1b1f24", "#5b6570", "#d9dde2"
-BLUE, ORANGE = "#0072b2", "#d55e00"
-CLASSES = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6570")
+FAINT = "#d9dde2"
+CLASSES = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", QUIET)
 """Okabe and Ito's colours, without those too pale for a point on white."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 """Markers that distinguish classes without colours too."""

@@ -1,11 +1,13 @@
-"""Style of the page: light and dark by the reader's setting, light on paper.
+"""One palette, and one stylesheet for all pages: light and dark by the reader's setting.
 
 Blue and orange are Okabe and Ito's: distinct with every kind of colour vision, and by lightness.
+Pages are light on paper. `body.lesson` is the walkthrough: one column to read from top to bottom.
 """
 
-LIGHT = """
-  --paper: #ffffff; --card: #f6f7f9; --ink: #1b1f24; --quiet: #5b6570; --rule: #dde1e6;
-  --blue: #0072b2; --orange: #d55e00; --grey: #8b95a1; --track: #e4e8ec;
+INK, QUIET, BLUE, ORANGE = "#1b1f24", "#5b6570", "#0072b2", "#d55e00"
+LIGHT = f"""
+  --paper: #ffffff; --card: #f6f7f9; --ink: {INK}; --quiet: {QUIET}; --rule: #dde1e6;
+  --blue: {BLUE}; --orange: {ORANGE}; --grey: #8b95a1; --track: #e4e8ec;
 """
 DARK = """
   --paper: #14171b; --card: #1c2026; --ink: #e8eaed; --quiet: #9aa4af; --rule: #323941;
@@ -110,10 +112,85 @@ details { margin: 16px 0 0; }
 summary { cursor: pointer; color: var(--blue); font-weight: 600; font-size: 14px; }
 details > table, details > div { margin-top: 10px; }
 footer { font-size: 13px; border-top: 1px solid var(--rule); padding-top: 14px; }
+.conclusion { font-size: 16px; }
+.conclusion li { margin: 0 0 6px; max-width: 84ch; }
+.better { color: var(--blue); font-weight: 600; }
+.worse { color: var(--orange); font-weight: 600; }
+.open { color: var(--quiet); }
+.scroll { overflow-x: auto; margin-bottom: 12px; }
+.experiment .tile { flex-basis: auto; }
+.arms td { overflow-wrap: normal; }
+.arms td:first-child { min-width: 215px; }
+.arms .what { font-size: 12px; color: var(--quiet); }
 @media (max-width: 820px) {
   .headline, .grid.two, .grid.matrix, .grid.three { grid-template-columns: minmax(0, 1fr); }
 }
 """
+LESSON = """
+.lesson { font-size: 16px; line-height: 1.6; }
+.lesson main { max-width: 900px; padding-bottom: 48px; }
+.lesson h1 { font-size: 32px; margin-bottom: 8px; }
+.lesson h2 { font-size: 23px; line-height: 1.3; margin: 56px 0 6px; padding-top: 22px;
+  border-top: 2px solid var(--ink); letter-spacing: normal; }
+.lesson h3 { font-size: 18px; line-height: 1.35; margin: 0 0 2px; }
+.lesson p { max-width: 70ch; }
+.lesson section { margin: 0; }
+.lesson section + section { padding-top: 0; border-top: none; }
+.contents { margin: 16px 0 0; padding-left: 22px; columns: 2; column-gap: 36px; font-size: 15px; }
+.lesson a { color: var(--blue); text-decoration: none; }
+.lesson a:hover { text-decoration: underline; }
+.notice { border-left: 4px solid var(--orange); background: var(--card); padding: 10px 14px;
+  border-radius: 0 8px 8px 0; margin: 12px 0 16px; }
+.notice p { margin: 0; }
+.lesson .step, .lesson section + .step { margin: 28px 0 0; padding: 20px 22px 12px;
+  background: var(--card); border-radius: 12px; }
+.shape, .worked { font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
+  overflow-wrap: anywhere; }
+.shape { color: var(--blue); margin: 0 0 10px; }
+.formula { font: italic 18px/1.7 Georgia, "Times New Roman", "DejaVu Serif", serif;
+  margin: 2px 0 12px; overflow-wrap: anywhere; white-space: pre-wrap; }
+.formula sub, .formula sup { font-size: 12px; line-height: 0; }
+.lesson .worked { line-height: 1.7; border-left: 3px solid var(--rule); padding-left: 12px;
+  max-width: none; }
+.tensors { display: flex; flex-wrap: wrap; gap: 18px 26px; align-items: flex-start;
+  margin: 4px 0 14px; }
+.lesson figure, .lesson figure + figure { margin: 0; max-width: 100%; }
+.lesson figcaption { line-height: 1.45; margin-top: 5px; max-width: 60ch; }
+.lesson figcaption b { color: var(--ink); font-weight: 600; }
+.tensor { flex: 0 1 auto; }
+.tensor:has(.strip) { flex: 1 1 100%; }
+.tensor .strip, .tensor .matrix { position: relative; background: var(--paper);
+  border: 1px solid var(--rule); max-width: 100%; }
+.tensor .strip { height: 22px; width: 100%; }
+.cells { display: block; width: 100%; height: 100%; image-rendering: pixelated; }
+.marked { position: absolute; outline: 2px solid var(--ink); left: 0; right: 0; min-height: 2px; }
+.lesson .picture { flex: 0 1 300px; }
+.lesson .picture.small { flex: 0 1 150px; }
+.photo { display: block; width: 100%; height: auto; border-radius: 6px; }
+.lesson .scroll { margin: 4px 0 14px; min-width: 0; max-width: 100%; }
+.lesson .tensors .scroll { margin: 0; }
+.lesson table { width: auto; }
+.lesson th, .lesson td { padding: 4px 14px 4px 0; white-space: nowrap; overflow-wrap: normal; }
+.lesson thead th { vertical-align: bottom; }
+.own td { color: var(--orange); font-weight: 600; }
+.total td { font-weight: 600; border-bottom: none; }
+.swatch { display: inline-block; width: 14px; height: 14px; border-radius: 3px;
+  vertical-align: -2px; border: 1px solid var(--rule); }
+.swatch.positive { background: COLOUR_ABOVE; } .swatch.negative { background: COLOUR_BELOW; }
+.lesson footer { margin-top: 48px; }
+@media (max-width: 640px) {
+  .lesson main { padding: 24px 14px 32px; }
+  .lesson h1 { font-size: 26px; } .lesson h2 { font-size: 20px; margin-top: 40px; }
+  .lesson .step, .lesson section + .step { padding: 16px 14px 8px; margin-left: -4px;
+    margin-right: -4px; }
+  .contents { columns: 1; }
+  .formula { font-size: 16px; }
+  .lesson .picture.small { flex-basis: calc(50% - 13px); }
+  .lesson th, .lesson td { padding-right: 10px; font-size: 13px; }
+}
+@media print { .lesson .step { break-inside: avoid; background: none;
+  border: 1px solid var(--rule); } }
+""".replace("COLOUR_ABOVE", ORANGE).replace("COLOUR_BELOW", BLUE)
 PRINT = """
   body { font-size: 12px; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   main { max-width: none; padding: 0; }
@@ -131,5 +208,5 @@ PRINT = """
 STYLE = (
     f":root {{ color-scheme: light dark; {LIGHT} }}\n"
     f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}\n"
-    f"{RULES}\n@media print {{ {PRINT} }}\n"
+    f"{RULES}\n{LESSON}\n@media print {{ {PRINT} }}\n"
 )

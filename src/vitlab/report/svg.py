@@ -4,7 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from vitlab.report.html import Child, Html, element, join, percent
+from vitlab.report.html import Child, Html, element, join
+from vitlab.report.language import say
+from vitlab.report.numbers import percent
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -92,8 +94,12 @@ class Frame:
                     text(self.across(tick), foot + 16, self.x.write(tick), anchor="middle")
                     for tick in self.x.ticks
                 ),
-                text(4, 13, self.y.title, kind="axis-title"),
-                text(middle, self.height - 5, self.x.title, kind="axis-title", anchor="middle"),
+                text(4, 13, say(self.y.title), kind="axis-title"),
+                text(
+                    *(middle, self.height - 5, say(self.x.title)),
+                    kind="axis-title",
+                    anchor="middle",
+                ),
             ]
         )
 
@@ -107,7 +113,7 @@ def svg(*content: Child, size: tuple[float, float], label: str) -> Html:
         viewBox=f"0 0 {width:g} {height:g}",
         style=f"max-width:{width:g}px",
         role="img",
-        aria_label=label,
+        aria_label=say(label),
     )
 
 
@@ -132,21 +138,14 @@ def ticks_within(low: float, high: float, count: int = 6) -> list[float]:
     return [tick for tick in nice_ticks(low, high, count) if low <= tick <= high]
 
 
-def write_number(value: float) -> str:
-    """Number of a tick, as short as possible."""
-    if value and abs(value) < 1e-3:
-        return f"{value:.3g}".replace("e-0", "e-")
-    return f"{value:,.6g}" if abs(value) < 1e4 else f"{value:,.0f}"
-
-
-def write_percent(value: float) -> str:
-    """Percentage of a tick."""
-    return f"{100 * value:.4g}%"
-
-
 def _clean(value: float) -> float:
     """Value without binary rounding errors: 0.3 instead of 0.30000000000000004."""
     return float(f"{value:.10g}")
+
+
+def path(places: Sequence[tuple[float, float]]) -> str:
+    """A polyline through the places."""
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
 
 
 # A metric and its interval on a line, with the value of guessing.
@@ -175,7 +174,26 @@ def draw_strip(
         None if chance is None else element("line", class_="chance", x1=mark, x2=mark, y1=4, y2=24),
         None
         if chance is None
-        else text(mark, 38, f"{guess} {percent(chance)}", anchor="end" if right else "start"),
+        else text(mark, 38, f"{say(guess)} {percent(chance)}", anchor="end" if right else "start"),
         size=(340, 42),
         label="The figure and its interval",
     )
+
+
+def draw_value(value: str, meaning: str, uncertainty: str, strip: Html | None) -> Html:
+    """Draw the main metric of a report in large type, its meaning, and its interval."""
+    return element(
+        "div",
+        element("div", value, class_="figure"),
+        element(
+            "p", say(meaning), element("br"), element("span", say(uncertainty), class_="quiet")
+        ),
+        strip,
+        class_="accuracy",
+    )
+
+
+def interval_text(interval: tuple[float, float]) -> str:
+    """`95% interval 80.1% to 83.4%`."""
+    low, high = interval
+    return f"95% interval {percent(low)} to {percent(high)}"

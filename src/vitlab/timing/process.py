@@ -1,4 +1,4 @@
-"""A contestant, as the referee starts it: `python -m vitlab.timing.process FACTORY ARGUMENTS`."""
+"""Process of one contestant: `python -m vitlab.timing.process FACTORY ARGUMENTS`."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from vitlab.errors import VitlabError
 
 
 def contest(factory: str, arguments: dict[str, Any]) -> None:
-    """Be a contestant: build, then answer one line with one line until the referee hangs up."""
+    """Run a contestant: build it, then answer each line of stdin with a line until it closes."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -75,7 +75,7 @@ def _peak_memory() -> int:
 
 
 def _forget_peak_memory() -> None:
-    """Let Linux count the peak anew from here (proc(5), clear_refs)."""
+    """Reset the peak memory counter of Linux (proc(5), clear_refs)."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

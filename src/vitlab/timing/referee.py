@@ -1,7 +1,7 @@
-"""Fair timing of rivals: each lives in a process of its own and all are woken in turn.
+"""Fair timing in isolated, interleaved processes.
 
-A round wakes every contestant once, in random order, so that whatever disturbs the machine disturbs
-all of them; only ratios within a round are compared.
+A round runs every contestant once, in random order, so that disturbances of the machine affect all
+of them; only ratios within a round are compared.
 """
 
 import json
@@ -23,7 +23,7 @@ import numpy as np
 from vitlab.errors import InputError
 
 PACKAGE = Path(__file__).resolve().parents[2]
-"""Where this package is imported from, also by contestants."""
+"""Folder that this package is imported from, also by contestants."""
 START = (
     "import sys; sys.path[:] = filter(None, sys.path); "
     "import runpy; runpy.run_module('vitlab.timing.process', run_name='__main__')"
@@ -37,7 +37,7 @@ class ContestantFailed(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Contestant:
-    """What runs in one process: `module:function`, called once, returns the call to be timed."""
+    """A process to time: `module:function`, called once, returns the call to be timed."""
 
     name: str
     factory: str
@@ -46,12 +46,12 @@ class Contestant:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """One waking of a contestant."""
+    """One turn of a contestant: a few timed calls."""
 
     seconds: float
-    """Of one call: the mean over the turn."""
+    """Seconds per call, the mean over the turn."""
     asleep: float
-    """CPU seconds that the process used between its last turn and this one: should be none."""
+    """CPU seconds used between the last turn and this one; expected: none."""
     each: tuple[float, ...] = ()
     """Seconds of each call."""
 
@@ -61,13 +61,13 @@ class Memory:
     """Peak resident memory of a process, in bytes."""
 
     ever: int
-    """With imports and the loading of weights."""
+    """Peak including imports and the loading of weights."""
     running: int
-    """Since it was ready."""
+    """Peak since the process was ready."""
 
 
 class Process:
-    """A contestant's process as the referee sees it; it sleeps in a blocking read between turns."""
+    """Handle of a contestant's process, which sleeps in a blocking read between turns."""
 
     def __init__(self, contestant: Contestant, *, threads: int, paths: Sequence[Path] = ()) -> None:
         self.name = contestant.name
@@ -106,13 +106,13 @@ class Process:
         self._errors.close()
 
     def result(self) -> Any:
-        """What one call returns, as nested lists and numbers."""
+        """Return value of one call, as nested lists and numbers."""
         return self._ask("result")
 
     def turn(self, *, calls: int, warm_up: int = 0) -> Turn:
-        """Wake the contestant for some calls that do not count and `calls` that do."""
-        told = self._ask("turn", calls=calls, warm_up=warm_up)
-        return Turn(**{**told, "each": tuple(told["each"])})
+        """Run `warm_up` untimed calls and `calls` timed ones."""
+        reply = self._ask("turn", calls=calls, warm_up=warm_up)
+        return Turn(**{**reply, "each": tuple(reply["each"])})
 
     def memory(self) -> Memory:
         """Peak memory until now."""
@@ -130,8 +130,8 @@ class Process:
         line = self._popen.stdout.readline()
         if not line:
             self._errors.seek(0)
-            told = self._errors.read().decode(errors="replace").strip()
-            raise ContestantFailed(f"{self.name} died:\n{told[-3000:]}")
+            errors = self._errors.read().decode(errors="replace").strip()
+            raise ContestantFailed(f"{self.name} died:\n{errors[-3000:]}")
         return json.loads(line)
 
 
@@ -152,8 +152,8 @@ def compete(
 ) -> tuple[list[Round], dict[str, Memory]]:
     """Rounds of turns of about `seconds` each, and peak memories.
 
-    `check` sees what each contestant's call returns, and raises where they do not do the same work.
-    `paths` are where contestants are imported from, beside what this process knows.
+    `check` gets the return value of each contestant's call, and raises if they do different work.
+    `paths` are further folders to import contestants from.
     """
     order = random.Random(seed)
     with ExitStack() as stack:
@@ -187,18 +187,18 @@ def _environment(threads: int, searched: Sequence[Path]) -> dict[str, str]:
     }
 
 
-# The machine as a contestant: what it can do at most, and whether it had other work.
+# The machine as a contestant: its peak speed, and whether other work disturbed it.
 
 SGEMM_SIDE = 1536
 MACHINE = "sgemm"
 BUSY = 1.3
-"""Slowest against fastest turn of the same matrix product on a machine that has other work."""
+"""Ratio of the slowest to the fastest matrix product from which on a machine counts as busy."""
 RESTLESS = 0.05
-"""CPU seconds between two turns; waking up and answering takes a fifth of it."""
+"""CPU seconds between two turns that are reported; waking and answering takes a fifth of it."""
 
 
 def machine() -> Contestant:
-    """A large product of float32 matrices: the speed that nothing here can pass."""
+    """A large product of float32 matrices, as the upper bound of the speed."""
     return Contestant(name=MACHINE, factory="vitlab.timing.referee:sgemm")
 
 
@@ -215,7 +215,7 @@ def sgemm() -> Callable[[], float]:
 
 
 def disturbances(rounds: Sequence[Round]) -> list[str]:
-    """What makes the figures doubtful: a machine with other work, contestants that do not sleep."""
+    """Warnings about the measurement: a busy machine, or contestants that do not sleep."""
     found = []
     limits = [turns[MACHINE].seconds for turns in rounds]
     if max(limits) > BUSY * min(limits):
@@ -235,11 +235,11 @@ def share_of_limit(rounds: Sequence[Round], name: str, flops: int) -> float:
     )
 
 
-# Ratios of times within a round, and how sure they are: medians, and intervals by resampling.
+# Ratios of times within a round: medians, and bootstrap intervals.
 
 
 def paired_ratios(rounds: Iterable[Round], ours: str, theirs: str) -> list[float]:
-    """How many times faster we were, round by round."""
+    """Speed-up of `ours` over `theirs`, round by round."""
     return [turns[theirs].seconds / turns[ours].seconds for turns in rounds]
 
 
@@ -253,7 +253,7 @@ class Estimate:
 
     @property
     def verdict(self) -> str:
-        """Who won, where the interval leaves no doubt."""
+        """`faster` or `slower` if the interval excludes 1."""
         if self.low > 1:
             return "faster"
         return "slower" if self.high < 1 else "no difference shown"
@@ -265,7 +265,7 @@ def compare(
     """Geometric mean over settings of each one's median ratio; the interval resamples rounds.
 
     Too few rounds give an interval without ends: all n of them enclose the true median with
-    probability 1 - 2 ** (1 - n) only, and no resampling can know more.
+    probability 1 - 2 ** (1 - n) only, and resampling cannot improve on that.
     """
     if any(1 - 2.0 ** (1 - len(setting)) < level for setting in ratios):
         return Estimate(ratio=_centre(ratios), low=0.0, high=math.inf)

@@ -9,21 +9,19 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from vitlab.data.loading.batch import Batch
+from vitlab.data.loader import Batch
 from vitlab.errors import ConfigError, OutOfMemory
-from vitlab.machine.cores import free_bytes
-from vitlab.machine.device import is_out_of_memory
+from vitlab.machine.device import free_bytes, is_out_of_memory
 from vitlab.models.config import pair
 from vitlab.models.cost import PeakMemory
 from vitlab.training.config import TrainConfig
 from vitlab.training.loss import Loss, cross_entropy
-from vitlab.training.parallel_halves import parts_of
 from vitlab.training.pretraining import mean_loss
 from vitlab.training.state import TrainState, new_state
-from vitlab.training.step import backward, train_step
+from vitlab.training.step import backward, parts_of, train_step
 
 SHARE = 0.8
-"""Of the free memory that an update may take; the rest is for data, evaluation and others."""
+"""Share of the free memory that an update may use; the rest is for data and other programs."""
 AMPLE = 4000
 """Times the bytes of its pixels that hardly a model takes for an image."""
 SMALL = (4, 8)
@@ -43,9 +41,12 @@ def fitting_batch_size(model: nn.Module, config: TrainConfig, *, largest: int) -
     return next(fitting, None)
 
 
-def check_memory(model: nn.Module, config: TrainConfig) -> None:
-    """Refuse, on a CPU, what cannot fit: a system that promised too much kills who takes it."""
-    free, part = free_bytes(), _at_once(model, config, config.batch_size)
+def check_memory(model: nn.Module, config: TrainConfig, images: int | None = None) -> None:
+    """Raise on a CPU if an update cannot fit: the system would kill the process.
+
+    `images` are those of the batch that this machine computes; None: all.
+    """
+    free, part = free_bytes(), _at_once(model, config, images or config.batch_size)
     if free is None or _device(model).type != "cpu":
         return
     # Looked at closely only where it might matter: measuring takes two small updates.
@@ -64,7 +65,7 @@ def out_of_memory(model: nn.Module, config: TrainConfig) -> OutOfMemory:
 
 
 def advice(fitting: int | None) -> str:
-    """What to do about memory that is short, if batches of `fitting` images have room."""
+    """Advice if memory does not suffice; batches of `fitting` images would fit."""
     less = "--set recompute_activations=true takes less for the same batch"
     if fitting is None:
         return f"no smaller one fits either: choose a smaller model; {less}"
@@ -76,13 +77,13 @@ def advice(fitting: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Bytes of an update: a sum whatever the batch, and some for each image of a part."""
+    """Bytes of an update: a fixed number, and a number for each image of a part."""
 
     fixed: float
     each: float
 
     def of(self, images: float) -> float:
-        """What an update whose parts have so many images takes at its peak."""
+        """Peak of an update whose parts have this many images."""
         return self.fixed + self.each * images
 
 
@@ -91,18 +92,18 @@ def _at_once(model: nn.Module, config: TrainConfig, size: int) -> float:
     one = _grey(model, 1)
     if parts_of(model, one._replace(images=one.images.expand(size, -1, -1, -1)), config) > 1:
         return size
-    return size / max(config.accumulate, config.ghost_batches)
+    return size / config.accumulate
 
 
 def _candidates(config: TrainConfig, largest: int) -> list[int]:
-    """Sizes to choose from, largest first: powers of two, times what the config asks to split."""
-    unit = math.lcm(config.accumulate, config.ghost_batches, config.augment.repeats)
+    """Candidate sizes, largest first: powers of two times the number of parts of a batch."""
+    unit = math.lcm(config.accumulate, config.augment.repeats)
     sizes = {unit * 2**power for power in range(largest.bit_length())}
     return sorted({n for n in {largest, *sizes} if n <= largest and n % unit == 0}, reverse=True)
 
 
 def _works(model: nn.Module, config: TrainConfig, size: int) -> bool:
-    """Whether the device has room for batches of this size."""
+    """Whether batches of this size fit into the device's memory."""
     try:
         _two_updates(model, replace(config, compile=False), size)
     except (RuntimeError, MemoryError) as error:
@@ -118,15 +119,15 @@ def _works(model: nn.Module, config: TrainConfig, size: int) -> bool:
 
 
 def _two_updates(model: nn.Module, config: TrainConfig, size: int) -> None:
-    """Of a throwaway copy; the optimizer's memory is there in the second."""
+    """Train a copy for two steps; the optimizer has its memory in the second."""
     trial = new_state(copy.deepcopy(model).train(), config)
     for _ in range(2):
         train_step(trial, _grey(model, size), config, lr_factor=0.0, loss_of=_loss(config))
 
 
 def _cost_on_cpu(model: nn.Module, config: TrainConfig) -> Cost:
-    """Measured with few images; more than there is room for is never tried."""
-    config = replace(config, accumulate=1, ghost_batches=1, compile=False)
+    """Measure the cost with few images, so that memory always suffices."""
+    config = replace(config, accumulate=1, compile=False)
     few, more = SMALL
     copied = copy.deepcopy(model).train()
     with PeakMemory() as memory:
@@ -148,7 +149,7 @@ def _pass_bytes(trial: TrainState, config: TrainConfig, size: int) -> int:
 
 
 def _loss(config: TrainConfig) -> Loss:
-    """Any that the model's output fits."""
+    """A loss that fits the model's output."""
     return cross_entropy if config.objective is None else mean_loss
 
 

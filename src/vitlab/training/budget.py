@@ -1,4 +1,4 @@
-"""How many updates a budget buys: epochs, steps, or minutes on this machine."""
+"""Number of updates in a budget of epochs, steps, or minutes on this machine."""
 
 import copy
 import statistics
@@ -17,7 +17,7 @@ WARM_UP, FEWEST = 2, 5
 MOST = 200
 """Measured updates."""
 MARGIN = 0.97
-"""Of the minutes; the rest goes to checkpoints and the report."""
+"""Of the minutes; the rest goes to checkpoints."""
 EVALUATION = 0.35
 """Time to evaluate an image, of the time to train with it: a third of the work, and no gradient.
 That of a step in which the head learns alone is about the same."""
@@ -29,11 +29,14 @@ def steps_for(
     loader: Loader,
     *,
     evaluated: int,
+    tested: int = 0,
+    other: float = 0.0,
     loss_of: Loss = cross_entropy,
 ) -> int:
     """The number of updates; decided once, before the first of them.
 
-    `evaluated` are the images looked at in each of the run's evaluations.
+    `evaluated` is the number of images in each of the run's evaluations, `tested` that of the final
+    test; `other` are the seconds of a run before this measurement and after the test.
     """
     if config.budget_in == "steps":
         return max(round(config.budget), 1)
@@ -41,18 +44,21 @@ def steps_for(
         return max(round(config.budget * loader.steps_per_epoch), 1)
     times = seconds_by_stage(config, state, loader, loss_of)
     update = times[-1]  # with whole images
-    # One more evaluation at the end tells the temperature and one more the result.
-    looks = (config.evaluations + 2) * evaluated * EVALUATION * update / config.batch_size
+    # One more evaluation at the end fits the temperature and one more gives the result without
+    # test images; two more compare trained and averaged weights.
+    looks = config.evaluations + (1 if tested else 2) + (2 if config.ema else 0)
+    evaluations = (looks * evaluated + tested) * EVALUATION * update / config.batch_size
     mean = sum(part * share for part, (_, share) in zip(times, stages(config), strict=True))
     step = mean * (1 - config.head_first * (1 - EVALUATION))  # on average
-    return max(int((config.budget * 60 * MARGIN - TRIAL_SECONDS - looks) / step), 1)
+    left = config.budget * 60 * MARGIN - TRIAL_SECONDS - evaluations - other
+    return max(int(left / step), 1)
 
 
 def seconds_by_stage(
     config: TrainConfig, state: TrainState, loader: Loader, loss_of: Loss
 ) -> list[float]:
     """Median time of an update at each size of the images, measured on a copy thrown away."""
-    trial = new_state(copy.deepcopy(state.model), config)
+    trial = new_state(copy.deepcopy(state.model), config, state.world)
     trial.model.train()
     found = []
     sizes = [size for size, _ in stages(config)]
@@ -66,7 +72,7 @@ def seconds_by_stage(
             if step >= WARM_UP:
                 times.append(time.monotonic() - before)
             longest = TRIAL_SECONDS if len(times) >= FEWEST else LONGEST_TRIAL
-            if sum(times) > longest / len(sizes):
+            if state.world.share(sum(times) > longest / len(sizes)):
                 break
         found.append(statistics.median(times))
     return found

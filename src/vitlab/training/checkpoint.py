@@ -7,19 +7,24 @@ is random about a step follows from the seed and the step, so no generator is sa
 
 import json
 import logging
+import math
 import os
 import re
+import shutil
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
 from torch import Tensor
 
-from vitlab.config import parse_json
+from vitlab.config import parse_json, without_removed
 from vitlab.errors import ConfigError, WeightsError
 from vitlab.io.files import replacing
+from vitlab.machine.world import World
+from vitlab.training.config import TrainConfig
 from vitlab.training.state import TrainState
 from vitlab.weights.container import open_weights, raw_bytes, write_safetensors
 from vitlab.weights.reading import reading
@@ -32,14 +37,16 @@ CHECKSUM_AT = 8 + len(START)
 BLOCK = 1 << 20
 """Bytes read at once."""
 NUMBERS = ("step", "highest", "best", "best_step", "since_best", "seconds", "images", "flops")
+BEST_LOSS = "best_loss"
+"""Number that older checkpoints do not have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """What a run had come to, besides the state, when the checkpoint was written."""
+    """Progress of a run besides its state, when the checkpoint was written."""
 
     settings: Mapping[str, Any]
-    """What the run was decided to be."""
+    """Settings of the run, and its plan."""
     metrics: str = ""
     """The lines of `metrics.jsonl`."""
     broken: Mapping[str, str] = field(default_factory=dict)
@@ -63,15 +70,27 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 
 def save_checkpoint(path: Path, state: TrainState, progress: Progress) -> None:
-    """Write the state; whatever happens, `path` holds a complete checkpoint or what it held."""
+    """Write the state; whatever happens, `path` holds a complete checkpoint or what it held.
+
+    Of several processes, the first writes: each holds all of it.
+    """
     tensors = dict(_tensors(state))
     header = {
-        "numbers": {name: getattr(state, name) for name in NUMBERS},
+        "numbers": {name: getattr(state, name) for name in (*NUMBERS, BEST_LOSS)},
         "scaler": state.scaler.state_dict(),
         "settings": dict(progress.settings),
         "metrics": progress.metrics,
         "broken": dict(progress.broken),
     }
+    if state.sharded:
+        from vitlab.training.sharded import write_shards
+
+        write_shards(path.with_suffix(""), tensors, header, state.world)
+        if state.world.rank == 0:
+            path.unlink(missing_ok=True)
+        return
+    if state.world.rank:
+        return
     layout = ((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items())
     metadata = {CHECKSUM_KEY: NO_CHECKSUM.decode(), KEY: json.dumps(header)}
     with replacing(path) as file:
@@ -80,10 +99,17 @@ def save_checkpoint(path: Path, state: TrainState, progress: Progress) -> None:
         checksum = _checksum(file)
         file.seek(CHECKSUM_AT)
         file.write(checksum)
+    shutil.rmtree(path.with_suffix(""), ignore_errors=True)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """A checkpoint's content; WeightsError when any of it is damaged."""
+    """A checkpoint's content, from a file or a folder; WeightsError when any of it is damaged."""
+    if path.suffix and not path.exists():
+        path = path.with_suffix("")
+    if path.is_dir():
+        from vitlab.training.sharded import read_header, read_whole
+
+        return _checkpoint(path, read_header(path), read_whole(path))
     whole = _is_whole(path)
     file = open_weights(path)
     try:
@@ -95,6 +121,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         file.close()
     if not whole:
         _check_older(path, header, tensors)
+    return _checkpoint(path, header, tensors)
+
+
+def _checkpoint(path: Path, header: Any, tensors: dict[str, Tensor]) -> Checkpoint:
     if not _is_header(header):
         raise ConfigError(f"{path}: written by another version of vitlab, which must resume it")
     return Checkpoint(
@@ -153,21 +183,23 @@ def _is_header(header: Any) -> bool:
         return False
     if not all(isinstance(header.get(name), kind) for name, kind in kinds.items()):
         return False
-    if not all(type(header["numbers"].get(name)) in (int, float) for name in NUMBERS):
+    numbers = {BEST_LOSS: math.inf, **header["numbers"]}
+    if not all(type(numbers.get(name)) in (int, float) for name in (*NUMBERS, BEST_LOSS)):
         return False
     return type(header["numbers"]["step"]) is int and header["numbers"]["step"] >= 0
 
 
 def restore(state: TrainState, stored: Checkpoint) -> Progress:
-    """Make `state` what it was when the checkpoint was written."""
+    """Restore `state` as it was when the checkpoint was written."""
     try:
-        _restore(state, stored.tensors)
+        _restore(state, stored)
     except (RuntimeError, KeyError) as error:
         raise ConfigError(
             f"{stored.path}: does not fit the model that config.json describes; was that changed?"
         ) from error
     for name in NUMBERS:
         setattr(state, name, stored.numbers[name])
+    state.best_loss = stored.numbers.get(BEST_LOSS, math.inf)
     if stored.scaler:
         state.scaler.load_state_dict(stored.scaler)
     return stored.progress
@@ -175,15 +207,23 @@ def restore(state: TrainState, stored: Checkpoint) -> Progress:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The numbered checkpoints of a folder, the one with the most steps first."""
-    found = {p: re.fullmatch(r"step-(\d{8,})\.safetensors", p.name) for p in folder.iterdir()}
+    found = {p: re.fullmatch(r"step-(\d{8,})(\.safetensors)?", p.name) for p in folder.iterdir()}
     steps = {path: int(match[1]) for path, match in found.items() if match}
     return sorted(steps, key=steps.__getitem__, reverse=True)
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a folder of checkpoints exists and is not empty."""
+    return folder.is_dir() and any(checkpoints(folder))
 
 
 def prune_checkpoints(folder: Path, keep: int) -> None:
     """Remove all but the last `keep` checkpoints."""
     for path in checkpoints(folder)[keep:]:
-        path.unlink()
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _tensors(state: TrainState) -> Iterator[tuple[str, Tensor]]:
@@ -199,17 +239,35 @@ def _tensors(state: TrainState) -> Iterator[tuple[str, Tensor]]:
                     yield f"optimizer/{number}/{names[id(parameter)]}/{key}", value
 
 
-def _restore(state: TrainState, stored: dict[str, Tensor]) -> None:
-    device = next(state.model.parameters()).device
-    state.model.load_state_dict(_under("model/", stored))
+def restore_weights(state: TrainState, stored: Checkpoint) -> None:
+    """Restore the weights and their average alone."""
+    model, average = (_under(prefix, stored.tensors) for prefix in ("model/", "ema/"))
+    if state.sharded:
+        from vitlab.training.parallel import like
+
+        own = state.model.state_dict()
+        model = {name: like(value, own[name]) for name, value in model.items()}
+        average = {name: like(value, own[name]) for name, value in average.items()}
+    state.model.load_state_dict(model)
     if state.ema is not None:
-        state.ema.load(_under("ema/", stored))
+        state.ema.load(average)
+
+
+def _restore(state: TrainState, checkpoint: Checkpoint) -> None:
+    device, stored = next(state.model.parameters()).device, checkpoint.tensors
+    restore_weights(state, checkpoint)
     parameters = dict(state.model.named_parameters())
     for number, optimizer in enumerate(state.optimizers):
         for name, value in _under(f"optimizer/{number}/", stored).items():
             parameter, _, key = name.rpartition("/")
             # Its count of steps too: fused AdamW has it where the parameter is.
-            optimizer.state[parameters[parameter]][key] = value.to(device)
+            target = parameters[parameter]
+            if state.sharded and value.shape == target.shape:
+                from vitlab.training.parallel import like
+
+                optimizer.state[target][key] = like(value, target)
+            else:
+                optimizer.state[target][key] = value.to(device)
 
 
 def _under(prefix: str, stored: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -220,24 +278,62 @@ def _under(prefix: str, stored: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-# Where a run goes on: its newest checkpoint that can be read, if it is still the same run.
+# Resuming from the newest readable checkpoint of the same run.
 
-FREE = frozenset(("workers", "max_broken", "judge_all", "judged_on", "checkpoint_every", "keep"))
+FREE = frozenset(
+    (
+        *("workers", "max_broken", "judge_all", "judged_on"),
+        *("checkpoint_every", "keep", "loggers", "parallel"),
+    )
+)
 """Settings that a run may change on the way: its weights do not depend on them."""
+ADDED: Mapping[str, Any] = {"shards": 0}
+"""Settings that older checkpoints do not have, with their defaults."""
 PLAN = "plan"
-"""Of a checkpoint's settings, what is no field of the run's own; older ones have none."""
+"""Key of the plan in a checkpoint's settings; older checkpoints have none."""
 
 log = logging.getLogger(__name__)
 
 
 def resume(folder: Path, state: TrainState, settings: Mapping[str, Any]) -> Progress:
-    """Bring `state` to where the checkpoints in `folder` lead; without any, leave it as it is."""
-    stored = _newest(folder)
+    """Restore `state` from the newest checkpoint in `folder`; without any, leave it as it is.
+
+    Of several processes, the first reads the file.
+    """
+    stored = None
+    if state.world.rank == 0 and (stored := _newest(folder)) is not None:
+        known = {**ADDED, **without_removed(TrainConfig, stored.progress.settings)}
+        _check_settings(known, {k: v for k, v in settings.items() if k in known or k != PLAN})
+    stored = share_checkpoint(stored, state.world)
+    return Progress(settings=settings) if stored is None else restore(state, stored)
+
+
+def share_checkpoint(stored: Checkpoint | None, world: World) -> Checkpoint | None:
+    """Checkpoint of the first process in every process; None: it has none."""
+    if world.size == 1:
+        return stored
+    header = None
+    if stored is not None:
+        layout = [(n, str(t.dtype), list(t.shape)) for n, t in stored.tensors.items()]
+        header = (str(stored.path), stored.numbers, stored.scaler, asdict(stored.progress), layout)
+    header = world.share(header)
+    if header is None:
+        return None
+    path, numbers, scaler, progress, layout = header
     if stored is None:
-        return Progress(settings=settings)
-    known = stored.progress.settings
-    _check_settings(known, {k: v for k, v in settings.items() if k in known or k != PLAN})
-    return restore(state, stored)
+        stored = Checkpoint(
+            path=Path(path),
+            tensors={name: _empty(dtype, shape) for name, dtype, shape in layout},
+            numbers=numbers,
+            scaler=scaler,
+            progress=Progress(**progress),
+        )
+    world.copy_from_first(stored.tensors.values())
+    return stored
+
+
+def _empty(dtype: str, shape: Sequence[int]) -> Tensor:
+    return torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
 
 
 def _newest(folder: Path) -> Checkpoint | None:
@@ -262,7 +358,7 @@ def _newest(folder: Path) -> Checkpoint | None:
 
 
 def _check_settings(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> None:
-    """A changed setting would end in other weights than the run was to have."""
+    """Raise if a setting changed that the weights depend on."""
     for key in sorted({*then, *now} - (set() if prefix else FREE)):
         old, new = then.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):

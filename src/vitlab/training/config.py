@@ -1,12 +1,12 @@
 """`TrainConfig`: everything that decides how a model is trained, complete before step 1."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from vitlab.data.augment.config import AugmentConfig
 from vitlab.errors import ConfigError
 
-# How a model learns from images without labels: what is hidden, and what is told of it.
+# Training without labels: how patches are hidden, and what the model predicts of them.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,27 +58,27 @@ def _check_mask(share: float) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
-    """How gradients become updates."""
+    """Optimizer and its hyperparameters."""
 
     name: Literal["adamw", "muon", "sgd"] = "adamw"
     """`muon` orthogonalises the updates of the encoder's matrices and leaves the rest to AdamW."""
     lr: float = 1e-3
-    """Peak rate of AdamW or SGD."""
+    """Peak learning rate of AdamW or SGD."""
     muon_lr: float = 0.02
-    """Peak rate of the matrices that Muon updates."""
+    """Peak learning rate of the matrices that Muon updates."""
     muon_for: Literal["encoder", "all"] = "encoder"
     """`all`: Muon updates convolutions too, those of the stem above all, but not depthwise ones."""
     weight_decay: float = 0.05
-    """Decoupled, multiplied by the rate; matrices only, never norms, biases, tokens or tables."""
+    """Decoupled, times the learning rate; matrices only, no norms, biases, tokens or tables."""
     layer_decay: float = 1.0
-    """Factor of AdamW's or SGD's rate from each layer to the one below it; the head has 1."""
+    """Factor of the learning rate of AdamW or SGD from each layer to the one below it."""
     betas: tuple[float, float] = (0.9, 0.999)
     momentum: float = 0.95
     """Of SGD and Muon."""
     clip_norm: float = 1.0
     """Largest norm of the whole gradient; 0: not clipped."""
     sam: float = 0.0
-    """Radius in which sharpness-aware minimisation looks for the worst loss; 0: off."""
+    """Radius of sharpness-aware minimisation; 0: off."""
 
     def __post_init__(self) -> None:
         if not 0 < self.layer_decay <= 1:
@@ -96,12 +96,12 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScheduleConfig:
-    """The rate over the run, as a factor of its peak."""
+    """Learning rate over the run, as a factor of its peak."""
 
     kind: Literal["cosine", "linear", "constant", "rsqrt"] = "cosine"
     """`constant` holds the peak until the cool-down; `rsqrt` falls with 1 / sqrt(step)."""
     warmup: float = 0.1
-    """Share of the steps in which the rate grows linearly from 0."""
+    """Share of the steps in which the learning rate grows linearly from 0."""
     cooldown: float = 0.2
     """Share of the steps, at the end, in which `constant` and `rsqrt` fall linearly to 0."""
 
@@ -114,7 +114,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """One run, whole: model, data, optimisation, and what is kept of it."""
+    """All settings of a run: model, data, optimisation, evaluation and checkpoints."""
 
     model: str = "vit_cifar"
     changes: dict[str, Any] = field(default_factory=dict)
@@ -153,8 +153,13 @@ class TrainConfig:
     """Decay of the averaged weights per step; 0: no average is kept."""
     accumulate: int = 1
     """Parts that a batch is computed in."""
-    ghost_batches: int = 1
-    """Parts of a batch that batch norm looks at by themselves (arXiv:1705.08741)."""
+    shards: int = 0
+    """Parts whose gradients are added in a fixed order; 0: none.
+
+    Weights are then bit-identical for every number of processes that divides it.
+    """
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """With several processes: each holds the whole model, or a shard of every tensor of it."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
     """`auto`: bfloat16 where the machine has products of it, settled before step 1."""
     recompute_activations: bool = False
@@ -162,23 +167,33 @@ class TrainConfig:
     compile: bool = False
     """Train through `torch.compile`; evaluation and saved weights are those of the plain model."""
     evaluations: int = 10
-    """How often the held-out images are looked at in the course of the run."""
+    """Number of evaluations of the held-out images during the run."""
     patience: int = 0
-    """Stop after so many evaluations worse than the best by more than chance; 0: never."""
+    """Stop after so many evaluations worse than the best by more than chance; 0: never.
+
+    Counted from where the learning rate has fallen to half, or cools down.
+    """
     checkpoint_every: int = 200
     """Steps between two checkpoints."""
     keep: int = 2
     """Checkpoints kept beside the best."""
     tensorboard: bool = False
-    """Write the metrics as TensorBoard's event files too."""
+    """Short for `tensorboard` among the loggers."""
+    loggers: tuple[str, ...] = ()
+    """Names of loggers that get the metrics too: tensorboard, wandb, mlflow, or registered ones."""
     workers: int = 0
-    """Processes that decode images from files; 0: the training process itself."""
+    """Processes that decode images from files; 0: the training process itself.
+
+    `auto`, in the changes of a run: by the number of cores.
+    """
+    shard_window: int = 16
+    """Shards whose images are shuffled together, for data in shards or tables."""
     max_broken: float = 0.2
     """Share of unreadable images from which on the run stops."""
     judge_all: bool = True
     """Whether a class without test or held-out images stops the run before it begins."""
     judged_on: Literal["test", "held-out"] = "test"
-    """The images that say at the end what the model is worth.
+    """Images of the final evaluation.
 
     `held-out`: the run is one of many to choose from, and never opens the test images.
     """
@@ -186,10 +201,18 @@ class TrainConfig:
     """Learn without labels, from corrupted patches; None: not so."""
     mae: MaeConfig | None = None
     """Learn without labels, as a masked autoencoder; None: not so."""
+    REMOVED: ClassVar[dict[str, Any]] = {"ghost_batches": 1}
+    """Options of earlier versions, with their defaults."""
+
+    @property
+    def all_loggers(self) -> tuple[str, ...]:
+        """Names of the loggers, each once."""
+        short = ("tensorboard",) if self.tensorboard else ()
+        return tuple(dict.fromkeys((*short, *self.loggers)))
 
     @property
     def objective(self) -> Literal["masked-patch", "mae"] | None:
-        """What is learnt without labels; None: labels are."""
+        """Objective of training without labels; None: labels are used."""
         if self.mae is not None:
             return "mae"
         return None if self.masked_patch is None else "masked-patch"
@@ -199,15 +222,18 @@ class TrainConfig:
         for name in (
             "batch_size",
             "accumulate",
-            "ghost_batches",
             "evaluations",
             "checkpoint_every",
             "keep",
             "lora_rank",
+            "shard_window",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is not at least 1")
-        for name in ("patience", "workers", "seed", "frozen_blocks", "images_per_class", "whiten"):
+        for name in (
+            *("patience", "workers", "seed", "frozen_blocks", "images_per_class"),
+            *("whiten", "shards"),
+        ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is negative")
         if not 0 <= self.max_broken <= 1:
@@ -225,16 +251,11 @@ class TrainConfig:
             )
         if not self.budget > 0:
             raise ConfigError(f"budget {self.budget} {self.budget_in} is not positive")
-        for name in ("accumulate", "ghost_batches"):
-            if self.batch_size % getattr(self, name):
-                raise ConfigError(
-                    f"batch_size {self.batch_size} does not split into {getattr(self, name)} parts"
-                )
-        if self.accumulate > 1 and self.ghost_batches > 1:
+        if self.batch_size % self.accumulate:
             raise ConfigError(
-                f"accumulate {self.accumulate} and ghost_batches {self.ghost_batches}: both cut a "
-                f"batch into parts; valid: one of them"
+                f"batch_size {self.batch_size} does not split into {self.accumulate} parts"
             )
+        _check_shards(self)
         if self.whiten_frozen and not self.whiten:
             raise ConfigError("whiten_frozen needs whiten > 0: nothing else may start there")
         if self.patience and not self.hold_out:
@@ -243,8 +264,25 @@ class TrainConfig:
             raise ConfigError("judged_on held-out needs hold_out > 0: no images are held out")
 
 
+def _check_shards(config: TrainConfig) -> None:
+    """Raise if shards and another way to divide a batch or a model are set."""
+    if not config.shards:
+        return
+    if config.batch_size % config.shards:
+        raise ConfigError(
+            f"batch_size {config.batch_size} does not split into {config.shards} shards"
+        )
+    if config.accumulate > 1:
+        raise ConfigError(
+            f"shards {config.shards} and accumulate {config.accumulate}: a shard is computed as "
+            f"one part; valid: accumulate 1"
+        )
+    if config.parallel == "fsdp":
+        raise ConfigError(f"shards {config.shards} and parallel fsdp; valid: parallel ddp")
+
+
 def _check_pretraining(config: TrainConfig) -> None:
-    """What is about labels, heads and weights that know something has no place without labels."""
+    """Raise if a setting about labels, heads or pretrained weights is used without labels."""
     if config.objective is None:
         return
     if config.mae is not None and config.masked_patch is not None:

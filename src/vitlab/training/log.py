@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one object a line, and the same to whoever watches."""
+"""Metrics of a run: lines of `metrics.jsonl`, a callback, and the loggers of the run."""
 
 import json
 import os
@@ -7,78 +7,52 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import TypedDict
+from typing import Protocol, runtime_checkable
 
-from vitlab.errors import FileError, MissingExtra
+from vitlab.errors import FileError
 from vitlab.io.files import replacing
-
-# Metrics as TensorBoard's event files, for whoever asks for them.
-
-
-def check_tensorboard() -> None:
-    """One clear line, before a run begins, if the package is missing."""
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("tensorboard", "tensorboard=true") from error
-
-
-class EventLog:
-    """A folder of event files; what earlier ones say of later steps is marked as void."""
-
-    def __init__(self, folder: Path, *, after_step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.folder = folder
-        with self._writing():
-            self._writer = SummaryWriter(str(folder), purge_step=after_step + 1)
-
-    def write(self, tag: str, value: float, *, step: int, time: float) -> None:
-        """Add one number; `time` in seconds since 1970."""
-        with self._writing():
-            self._writer.add_scalar(tag, value, step, walltime=time)
-
-    def flush(self) -> None:
-        """Bring everything to the disk."""
-        with self._writing():
-            self._writer.flush()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._writer.close()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise FileError(f"{self.folder}: cannot be written ({error.strerror})") from error
-
-
-class Metric(TypedDict):
-    """One measured number."""
-
-    step: int
-    epoch: float
-    split: str
-    name: str
-    value: float
-    time: float
-    """Seconds since 1970."""
-
+from vitlab.training.loggers import Loggers, Metric
 
 Watch = Callable[[Metric], None]
 
 
-class MetricLog:
-    """Appends metrics to a file, which begins with what the checkpoint knows, and nothing else."""
+@runtime_checkable
+class Log(Protocol):
+    """Receiver of the metrics of a run."""
 
-    def __init__(
-        self, path: Path, *, before: str, watch: Watch, events: EventLog | None = None
-    ) -> None:
+    def write(self, *, step: int, epoch: float, split: str, name: str, value: float) -> None:
+        """Add one number."""
+        ...
+
+    def flush(self) -> str:
+        """Bring everything to the disk and return it."""
+        ...
+
+    def close(self, *, finished: bool) -> None:
+        """Close what is open."""
+        ...
+
+
+class NoLog:
+    """Log of a process that writes nothing, since the first process does."""
+
+    def write(self, *, step: int, epoch: float, split: str, name: str, value: float) -> None:
+        pass
+
+    def flush(self) -> str:
+        return ""
+
+    def close(self, *, finished: bool) -> None:
+        pass
+
+
+class MetricLog:
+    """Appends metrics to a file, which starts with the metrics of the checkpoint."""
+
+    def __init__(self, path: Path, *, before: str, watch: Watch, loggers: Loggers) -> None:
         self.path = path
         self.watch = watch
-        self.events = events
+        self.loggers = loggers
         self._text = [before]
         with replacing(path) as file:
             file.write(before.encode())
@@ -99,23 +73,20 @@ class MetricLog:
         self._text.append(line)
         with self._writing():
             _write_all(self._file, line.encode())
-        if self.events is not None:
-            self.events.write(f"{split}/{name}", value, step=step, time=metric["time"])
+        self.loggers.write(metric)
         self.watch(metric)
 
     def flush(self) -> str:
         """Bring everything to the disk and return it."""
-        if self.events is not None:
-            self.events.flush()
+        self.loggers.flush()
         with self._writing():
             os.fsync(self._file.fileno())
         return "".join(self._text)
 
-    def close(self) -> None:
-        """Let go of the file."""
+    def close(self, *, finished: bool) -> None:
+        """Close the file and the loggers."""
         self._file.close()
-        if self.events is not None:
-            self.events.close()
+        self.loggers.close(finished=finished)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""`fit`, the story of a run: resume, step, log, evaluate, save, and stop when asked."""
+"""`fit`, the story of a run: resume, step, log, evaluate, save, and stop on a signal."""
 
 import math
 import signal
@@ -13,10 +13,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from vitlab.config import to_dict
-from vitlab.data.loading.batch import Batch
-from vitlab.data.random import seed_for
+from vitlab.config import flat, to_dict
+from vitlab.data.loader import Batch
+from vitlab.data.order import seed_for
 from vitlab.errors import Interrupted
+from vitlab.machine.world import World, launched
 from vitlab.training.checkpoint import (
     PLAN,
     Progress,
@@ -25,36 +26,39 @@ from vitlab.training.checkpoint import (
     resume,
     save_checkpoint,
 )
-from vitlab.training.compute import Meter
 from vitlab.training.config import TrainConfig
-from vitlab.training.ema import averaged
-from vitlab.training.log import EventLog, MetricLog, Watch
+from vitlab.training.log import Log, MetricLog, NoLog, Watch
+from vitlab.training.loggers import LoggedRun, Loggers
 from vitlab.training.loss import ACCURACY, Evaluate, Goal
-from vitlab.training.optim import factor
+from vitlab.training.optim import factor, low_from
 from vitlab.training.progressive_resize import shrink, size_at
-from vitlab.training.state import TrainState
-from vitlab.training.step import StepStats, train_step
+from vitlab.training.state import TrainState, averaged
+from vitlab.training.step import Meter, StepStats, train_step
 from vitlab.training.trainable import head_alone, set_learning, train_mode
 
-# SIGINT and SIGTERM as a flag: the step under way ends, the state is saved, then we go.
+# SIGINT and SIGTERM set a flag: the current step ends, and the state is saved before exit.
 
 
 class Stop:
-    """Whether, and by which signal, the run was asked to stop."""
+    """Signal that the run received; None: none."""
 
     signal: int | None = None
 
 
 @contextmanager
-def stop_signals() -> Iterator[Stop]:
-    """Catch the signals meanwhile; outside of the main thread nothing can be caught."""
+def stop_signals(*, repeated: bool) -> Iterator[Stop]:
+    """Catch the signals in this block; outside of the main thread nothing can be caught.
+
+    A second one ends the process at once, unless `repeated`: a launcher passes on what a terminal
+    or a job scheduler has sent to every process already.
+    """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        if stop.signal is not None:
+        if stop.signal is not None and not repeated:
             signal.signal(number, before[number])
             signal.raise_signal(number)
         stop.signal = number
@@ -71,18 +75,18 @@ def stop_signals() -> Iterator[Stop]:
 
 
 LOG_LINES = 200
-"""Lines about training that a run leaves, at the most."""
+"""Maximum number of logged training steps of a run."""
 
 
 @runtime_checkable
 class Loader(Protocol):
-    """Batches by number: what is random about one follows from the seed and its number alone."""
+    """Batches by number; their randomness depends on the seed and the number alone."""
 
     broken: dict[Path, str]
 
     @property
     def steps_per_epoch(self) -> float:
-        """Batches in which every image stands once."""
+        """Number of batches that contain every image once."""
         ...
 
     def batch(self, step: int) -> Batch:
@@ -90,13 +94,13 @@ class Loader(Protocol):
         ...
 
     def close(self) -> None:
-        """End what works in the background."""
+        """Stop background processes."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFiles:
-    """Where a run keeps what it writes while it runs."""
+    """Paths of the files that a run writes during training."""
 
     folder: Path
 
@@ -112,17 +116,13 @@ class RunFiles:
     def metrics(self) -> Path:
         return self.folder / "metrics.jsonl"
 
-    @property
-    def tensorboard(self) -> Path:
-        return self.folder / "tensorboard"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Book:
-    """What goes into a checkpoint besides the state."""
+    """Content of a checkpoint besides the state."""
 
     settings: dict[str, Any]
-    log: MetricLog
+    log: Log
     loader: Loader
     files: RunFiles
 
@@ -130,6 +130,11 @@ class _Book:
         broken = {str(image): why for image, why in self.loader.broken.items()}
         progress = Progress(settings=self.settings, metrics=self.log.flush(), broken=broken)
         save_checkpoint(path, state, progress)
+
+    def prune(self, state: TrainState, keep: int) -> None:
+        """Remove all numbered checkpoints but the last."""
+        if state.world.rank == 0:
+            prune_checkpoints(self.files.checkpoints, keep)
 
 
 def fit(
@@ -144,39 +149,68 @@ def fit(
     goal: Goal = ACCURACY,
     teacher_flops: int = 0,
     plan: Mapping[str, Any] | None = None,
+    first: bool = False,
 ) -> None:
     """Train `state` up to `steps` updates, from its latest checkpoint if there is one.
 
-    `teacher_flops` is what a teacher inside the loader costs for each image; `plan` is what else
-    must not change until the run ends.
+    `teacher_flops` is the cost per image of a teacher inside the loader; `plan` holds further
+    values that must not change when the run is resumed. With `first` the weights before step 1 are
+    evaluated too.
     """
-    files.checkpoints.mkdir(parents=True, exist_ok=True)
+    world, first_process = state.world, state.world.rank == 0
+    if first_process:
+        files.checkpoints.mkdir(parents=True, exist_ok=True)
     settings = {**to_dict(config), "steps": steps, PLAN: dict(plan or {})}
     progress = resume(files.checkpoints, state, settings)
     loader.broken.update({Path(path): why for path, why in progress.broken.items()})
-    events = EventLog(files.tensorboard, after_step=state.step) if config.tensorboard else None
-    log = MetricLog(files.metrics, before=progress.metrics, watch=watch, events=events)
+    log: Log = NoLog()
+    if first_process:
+        run = LoggedRun(folder=files.folder, step=state.step, settings=dict(flat(settings)))
+        loggers = Loggers(config.all_loggers, run)
+        log = MetricLog(files.metrics, before=progress.metrics, watch=watch, loggers=loggers)
     book = _Book(settings=settings, log=log, loader=loader, files=files)
-    meter = Meter(config, teacher_flops=teacher_flops)
-    looks = min(config.evaluations, steps)
-    evaluation_steps = {round(steps * (i + 1) / looks) for i in range(looks)}
+    together, meter = _Together(loader, world), Meter(config, teacher_flops=teacher_flops)
+    evaluations = min(config.evaluations, steps)
+    evaluation_steps = {round(steps * (i + 1) / evaluations) for i in range(evaluations)}
+    counted_from = low_from(config.schedule, steps)
     try:
-        with stop_signals() as stop:
+        with stop_signals(repeated=launched()) as stop:
+            if first and evaluate is not None and not state.step:
+                _evaluate(state, evaluate, book, goal, counted=False)
             while state.step < steps and not _out_of_patience(state, config):
                 begin = time.monotonic()
                 stats = _update(config, state, loader, steps, goal, meter)
                 _log_training(log, state, stats, loader, steps)
                 if evaluate is not None and state.step in evaluation_steps:
-                    _evaluate(state, evaluate, book, goal)
+                    _evaluate(state, evaluate, book, goal, counted=state.step > counted_from)
                 state.seconds += time.monotonic() - begin
                 ends = state.step == steps or _out_of_patience(state, config)
-                if ends or stop.signal is not None or state.step % config.checkpoint_every == 0:
+                signalled = together.signal(stop)
+                if ends or signalled or state.step % config.checkpoint_every == 0:
                     book.save(checkpoint_path(files.checkpoints, state.step), state)
-                    prune_checkpoints(files.checkpoints, config.keep)
-                if stop.signal is not None:
-                    raise Interrupted(stop.signal, state.step, steps)
+                    book.prune(state, config.keep)
+                if signalled:
+                    raise Interrupted(signalled, state.step, steps)
     finally:
-        log.close()
+        log.close(finished=state.step == steps or _out_of_patience(state, config))
+
+
+class _Together:
+    """Facts that all processes learn after a step: signals, and files that cannot be read."""
+
+    def __init__(self, loader: Loader, world: World) -> None:
+        self.loader, self.world = loader, world
+        self.known = len(loader.broken)
+
+    def signal(self, stop: Stop) -> int:
+        """Signal that any process received; 0: none."""
+        broken = self.loader.broken
+        received, new = self.world.highest([stop.signal or 0, int(len(broken) > self.known)])
+        if new:
+            for found in self.world.collect({str(path): why for path, why in broken.items()}):
+                broken.update({Path(path): why for path, why in found.items()})
+        self.known = len(broken)
+        return received
 
 
 def _update(
@@ -189,15 +223,17 @@ def _update(
     train_mode(state.model)
     batch, alone = loader.batch(state.step), head_alone(config, state.step, steps)
     batch = batch._replace(images=shrink(batch.images, size_at(config, state.step, steps)))
-    rate = factor(config.schedule, state.step, steps)
-    stats = train_step(state, batch, config, lr_factor=rate, loss_of=goal.loss)
-    state.images += len(batch.images)
-    state.flops += meter.flops(state.model, batch.images.shape, head_alone=alone)
+    lr_factor = factor(config.schedule, state.step, steps)
+    stats = train_step(state, batch, config, lr_factor=lr_factor, loss_of=goal.loss)
+    images = len(batch.images) if state.world.size == 1 else config.batch_size
+    state.images += images
+    counted = state.model if state.skeleton is None else state.skeleton
+    state.flops += meter.flops(counted, (images, *batch.images.shape[1:]), head_alone=alone)
     return stats
 
 
 def _log_training(
-    log: MetricLog, state: TrainState, stats: StepStats, loader: Loader, steps: int
+    log: Log, state: TrainState, stats: StepStats, loader: Loader, steps: int
 ) -> None:
     every = max(steps // LOG_LINES, 1)
     if state.step % every and state.step != steps:
@@ -213,22 +249,29 @@ def _log_training(
             log.write(step=state.step, epoch=epoch, split="train", name=name, value=value)
 
 
-def _evaluate(state: TrainState, evaluate: Evaluate, book: _Book, goal: Goal) -> None:
-    """Look at the held-out images, and keep these weights unless earlier ones are clearly better.
+def _evaluate(
+    state: TrainState, evaluate: Evaluate, book: _Book, goal: Goal, *, counted: bool
+) -> None:
+    """Evaluate the held-out images, and keep these weights unless earlier ones are clearly better.
 
-    The rate falls and weights are averaged, so of two that few images cannot tell apart the later
-    are the better ones.
+    Of weights that few images cannot distinguish, those with the lowest loss are kept; of equal
+    ones the latest, since the learning rate falls and weights are averaged. Only if `counted` does
+    patience count the evaluation: at a high learning rate weights are often worse for a while.
     """
     epoch = state.step / book.loader.steps_per_epoch
     with averaged(state.model, state.ema) as model:
         measured = dict(evaluate(model))
     for name, value in measured.items():
         book.log.write(step=state.step, epoch=epoch, split="validation", name=name, value=value)
-    state.since_best += 1
-    value = measured[goal.chosen_by]
+    state.since_best += counted
+    value, loss = measured[goal.chosen_by], measured.get("loss", math.inf)
     state.highest = max(state.highest, value)
-    if value >= state.highest - goal.noise(state.highest):
-        state.best, state.best_step, state.since_best = value, state.step, 0
+    as_good = state.highest - goal.noise(state.highest)
+    if value < as_good:
+        return
+    state.since_best = 0
+    if state.best < as_good or loss <= state.best_loss:
+        state.best, state.best_loss, state.best_step = value, loss, state.step
         book.save(book.files.best, state)
 
 

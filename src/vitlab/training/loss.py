@@ -56,7 +56,7 @@ def binary_cross_entropy(weights: Float[Tensor, "2 classes"] | None = None) -> L
 
 
 def squared_error(mean: Float[Tensor, " values"], std: Float[Tensor, " values"]) -> Loss:
-    """Mean squared error of standardised values: what the model says stands for `mean + std *`."""
+    """Mean squared error of standardised values: an output `y` predicts `mean + std * y`."""
 
     def loss(outputs: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
         wanted = (targets - mean.to(targets.device)) / std.to(targets.device)
@@ -70,13 +70,13 @@ Evaluate = Callable[[nn.Module], Iterator[tuple[str, float]]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Goal:
-    """What a run makes small, and by what its best weights are chosen on held-out images."""
+    """Loss of a run, and the metric that chooses its best weights on held-out images."""
 
     loss: Loss = cross_entropy
     chosen_by: str = "accuracy"
-    """Of what `Evaluate` yields; more is better."""
+    """Name of a metric that `Evaluate` yields; more is better."""
     noise: Callable[[float], float] = lambda value: 0.0
-    """How much of that value is chance: weights that are worse by less are as good."""
+    """Standard error of that value: weights that are worse by less count as equal."""
 
 
 ACCURACY = Goal()

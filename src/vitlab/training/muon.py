@@ -1,7 +1,8 @@
 """Muon (Jordan et al., 2024): momentum whose update of a matrix is made orthogonal."""
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitlab.machine.device import dtype_of
+from vitlab.machine.world import local
 
 # Of the quintic iteration that drives all singular values towards one; Jordan's choice.
 A, B, C = 3.4445, -4.7750, 2.0315
@@ -18,6 +20,12 @@ ITERATIONS = 5
 NOTHING = 1e-18
 """Momentum below this is zero. That of a unit that no longer learns halves every 14 steps until its
 products are denormal, and some processors compute those a hundred times slower."""
+
+
+Compute = Callable[[Sequence[nn.Parameter], Sequence[Tensor]], list[Tensor]]
+"""Orthogonal updates of parameters, from whole updates."""
+Spread = Callable[[Sequence[nn.Parameter], Sequence[Tensor], Compute], list[Tensor]]
+"""Shards of orthogonal updates, from shards of updates."""
 
 
 def newton_schulz_dtype(device: torch.device) -> torch.dtype:
@@ -58,38 +66,54 @@ class Muon(torch.optim.Optimizer):
         self.matrices = {id(parameter): count for parameter, count in pairs}
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__([parameter for parameter, _ in pairs], defaults)
+        self.spread: Spread | None = None
+        """Computes updates of parameters that processes hold in shards; None: none are."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """One update; matrices of one shape are orthogonalised together."""
         for group in self.param_groups:
-            by_shape: dict[tuple[int, ...], list[tuple[nn.Parameter, Tensor]]] = defaultdict(list)
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    update = self._momentum(parameter, group["momentum"])
-                    by_shape[tuple(update.shape)].append((parameter, update))
-            for pairs in by_shape.values():
-                self._apply(pairs, group["lr"], group["weight_decay"])
+            found = [parameter for parameter in group["params"] if parameter.grad is not None]
+            updates = [self._momentum(parameter, group["momentum"]) for parameter in found]
+            compute = self._orthogonal
+            new = (
+                compute(found, updates)
+                if self.spread is None
+                else self.spread(found, updates, compute)
+            )
+            for parameter, update in zip(found, new, strict=True):
+                held = local(parameter)
+                held.mul_(1 - group["lr"] * group["weight_decay"])
+                held.add_(update.reshape(held.shape), alpha=-group["lr"] * self._scale(parameter))
 
-    def _momentum(self, parameter: nn.Parameter, momentum: float) -> Float[Tensor, "S R C"]:
-        """Nesterov's momentum, with the matrices of a fused parameter told apart."""
-        gradient, state = parameter.grad, self.state[parameter]
-        assert gradient is not None
+    def _momentum(self, parameter: nn.Parameter, momentum: float) -> Tensor:
+        """Nesterov's momentum, of the part of the parameter that this process holds."""
+        assert parameter.grad is not None
+        gradient, state = local(parameter.grad), self.state[parameter]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
-        buffer = state["momentum"].lerp_(gradient, 1 - momentum)
+        buffer = local(state["momentum"]).lerp_(gradient, 1 - momentum)
         buffer.copy_(F.hardshrink(buffer, NOTHING))
-        update = torch.lerp(gradient, buffer, momentum)
-        return rearrange(update.flatten(1), "(s r) c -> s r c", s=self.matrices[id(parameter)])
+        return torch.lerp(gradient, buffer, momentum)
 
-    def _apply(
-        self, pairs: list[tuple[nn.Parameter, Tensor]], lr: float, weight_decay: float
-    ) -> None:
-        updates = orthogonalise(torch.cat([update for _, update in pairs]))
-        rows, columns = updates.shape[1:]
-        scale = max(1.0, rows / columns) ** 0.5
-        for (parameter, _), new in zip(
-            pairs, updates.split([len(update) for _, update in pairs]), strict=True
-        ):
-            parameter.mul_(1 - lr * weight_decay)
-            parameter.add_(new.reshape(parameter.shape), alpha=-lr * scale)
+    def _orthogonal(
+        self, parameters: Sequence[nn.Parameter], updates: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Whole updates made orthogonal, with the matrices of a fused parameter separated."""
+        by_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        matrices = []
+        for number, (parameter, update) in enumerate(zip(parameters, updates, strict=True)):
+            count = self.matrices[id(parameter)]
+            matrices.append(rearrange(update.flatten(1), "(s r) c -> s r c", s=count))
+            by_shape[tuple(matrices[-1].shape)].append(number)
+        found: dict[int, Tensor] = {}
+        for numbers in by_shape.values():
+            same = [matrices[number] for number in numbers]
+            new = orthogonalise(torch.cat(same)).split([len(each) for each in same])
+            found.update(zip(numbers, new, strict=True))
+        return [found[number] for number in range(len(matrices))]
+
+    def _scale(self, parameter: nn.Parameter) -> float:
+        """Factor of the learning rate for matrices that are higher than wide."""
+        rows = parameter.shape[0] // self.matrices[id(parameter)]
+        return float(max(1.0, rows / math.prod(parameter.shape[1:])) ** 0.5)

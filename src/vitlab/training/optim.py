@@ -1,4 +1,4 @@
-"""Which parameter is updated how: weight decay only where it belongs, matrices to Muon."""
+"""Optimizers (AdamW, SGD, Muon), their parameter groups, SAM, and learning-rate schedules."""
 
 import math
 import re
@@ -19,7 +19,8 @@ ENCODER_MATRIX = re.compile(
     r"((vit\.)?encoder|decoder)\.blocks\.\d+\.(attention\.(qkv|proj)|mlp\.fc[12])\.weight"
 )
 NOT_DECAYED = re.compile(
-    r"(^|\.)(cls_token|registers|positions|offsets|offset_bias|temperature|probe|gamma)\b"
+    r"(^|\.)(cls_token|registers|positions|offsets|offset_bias|freqs|temperature|probe|gamma|"
+    r"qv_bias|bias)\b"
 )
 
 
@@ -30,7 +31,7 @@ class DecayedSGD(torch.optim.SGD):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Shrink what has a gradient, then step."""
+        """Decay parameters with a gradient, then step."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -49,7 +50,7 @@ def stacked(name: str) -> int:
 
 
 def matrices_of(model: nn.Module, config: OptimizerConfig) -> dict[str, nn.Parameter]:
-    """What learns by Muon: a kernel is a matrix with a row per filter, unless it is depthwise."""
+    """Parameters updated by Muon; a kernel is a matrix with a row per filter, unless depthwise."""
     if config.name != "muon":
         return {}
     kernels = {
@@ -86,11 +87,11 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[Optimize
 
 
 def optimizer_flops(model: nn.Module, config: OptimizerConfig) -> int:
-    """FLOPs of one update beyond the passes through the model: Newton-Schulz of what learns."""
+    """FLOPs of one update besides the passes through the model: those of Newton-Schulz."""
     total = 0
     for name, parameter in matrices_of(model, config).items():
         count = stacked(name)
-        rows, columns = parameter.shape[0] // count, parameter[0].numel()
+        rows, columns = parameter.shape[0] // count, math.prod(parameter.shape[1:])
         total += count * newton_schulz_flops(rows, columns)
     return total
 
@@ -117,7 +118,7 @@ def _plain(
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
 
 
-# Learning-rate schedules: pure functions from a step to a factor of the peak rate.
+# Learning-rate schedules: pure functions from a step to a factor of the peak learning rate.
 
 
 def factor(config: ScheduleConfig, step: int, steps: int) -> float:
@@ -126,12 +127,22 @@ def factor(config: ScheduleConfig, step: int, steps: int) -> float:
     if step < warmup:
         return (step + 1) / (warmup + 1)
     if config.kind in ("cosine", "linear"):
-        # The last update still moves: a rate of exactly zero would waste it.
+        # The last update still moves: a learning rate of exactly zero would waste it.
         progress = (step - warmup) / max(steps - warmup, 1)
         return 0.5 * (1 + math.cos(math.pi * progress)) if config.kind == "cosine" else 1 - progress
     held = 1.0 if config.kind == "constant" else math.sqrt((warmup + 1) / (step + 1))
     cooldown = config.cooldown * steps
     return held * min(1.0, (steps - step) / (cooldown + 1))
+
+
+def low_from(config: ScheduleConfig, steps: int) -> float:
+    """Number of updates after which the learning rate is low: at half of its fall, or cooling down.
+
+    Without a cool-down, `constant` and `rsqrt` have no such phase: from the end of the warm-up.
+    """
+    if config.kind in ("cosine", "linear"):
+        return steps * (1 + config.warmup) / 2
+    return steps * (1 - config.cooldown if config.cooldown else config.warmup)
 
 
 # Sharpness-aware minimisation (arXiv:2010.01412): the gradient where the loss is worst nearby.
@@ -156,10 +167,16 @@ def climb(model: nn.Module, radius: float) -> list[tuple[nn.Parameter, Tensor]]:
 def sharpness_aware(
     model: nn.Module, backward: Callable[[], Tensor], radius: float
 ) -> Callable[[], Tensor]:
-    """`backward` with the gradient of the worst neighbour; its loss is that of the weights."""
+    """`backward` with the gradient of the worst neighbour; its loss is that of the weights.
+
+    Both passes draw the same random numbers, such as the masks of a masked autoencoder.
+    """
+    device = next(model.parameters()).device
+    drawing = [] if device.type == "cpu" else [device]
 
     def both() -> Tensor:
-        loss = backward()
+        with torch.random.fork_rng(devices=drawing, device_type=device.type):
+            loss = backward()
         moved = climb(model, radius)
         model.zero_grad(set_to_none=True)
         with _statistics_kept(model):

@@ -1,24 +1,34 @@
-"""From the settings of a run without labels to the model that it trains."""
+"""Training without labels: the model, its loss and its evaluation, from the settings of a run."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor, nn
 
+from vitlab.data.order import seed_for
 from vitlab.errors import ConfigError
+from vitlab.evaluation.classification import Batches
+from vitlab.evaluation.divided import computed
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.pretraining import MaskedAutoencoder, MaskedPatch, Objective
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.attention import SelfAttention
+from vitlab.nn.attention_variants import sparse
 from vitlab.nn.masking import colour_count
 from vitlab.training.config import TrainConfig
+from vitlab.training.loss import Goal
+from vitlab.training.objective import Learning
 
-# Models that cannot learn from hidden patches, and why.
+# Models that cannot be trained with hidden patches, and why.
 
 MOST_COLOURS = 4096
 DROPPED = ("none", "learned1d", "learned2d", "sincos2d")
-"""Positions that a token keeps where others are left out."""
+"""Position embeddings that also work if patches are left out."""
 
 
 def why_not(model: nn.Module, objective: str) -> str | None:
-    """What keeps the model from learning by this objective, with what is valid; None: nothing."""
+    """Reason why this objective cannot train the model, with valid choices; None: it can."""
     if not isinstance(model, VisionTransformer):
         return f"a {type(model).__name__} has no patches; valid: a vit_… model"
     config = model.config
@@ -58,7 +68,7 @@ def _not_dropped(model: VisionTransformer) -> str | None:
         )
     for block in model.encoder.blocks:
         attention = block.attention
-        if not isinstance(attention, SelfAttention) or attention.pattern is not None:
+        if not isinstance(attention, SelfAttention) or sparse(attention):
             return (
                 f"attention {config.attention!r} needs the whole grid; valid: full, or masked-patch"
             )
@@ -68,7 +78,7 @@ def _not_dropped(model: VisionTransformer) -> str | None:
 def with_objective(
     model: nn.Module, config: TrainConfig, preprocessing: Preprocessing
 ) -> Objective:
-    """The model and what it learns by; a model that cannot is refused."""
+    """Wrap a model in its objective; raise if the model cannot be trained by it."""
     assert config.objective is not None
     hindrance = why_not(model, config.objective)
     if hindrance is not None:
@@ -94,5 +104,52 @@ def with_objective(
 
 
 def mean_loss(losses: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    """The loss of a model that tells its own for each image: targets are not asked."""
+    """Mean of the losses that the model itself computes for each image; targets are not used."""
     return losses.float().mean()
+
+
+# Evaluation during a run without labels: its loss, and the score of its objective.
+
+SCORES = {kind.name: kind.score for kind in (MaskedPatch, MaskedAutoencoder)}
+
+
+def pretraining_learning(config: TrainConfig) -> Learning:
+    """Loss and metrics of a run without labels."""
+    assert config.objective is not None
+    return Learning(
+        goal=Goal(loss=mean_loss, chosen_by=SCORES[config.objective]),
+        evaluator=lambda batches: HiddenWatch(batches=batches).run,
+    )
+
+
+def hide_alike(first: int = 0) -> None:
+    """Seed torch so that each evaluation hides the same patches in images from `first` on."""
+    torch.manual_seed(seed_for(0, "hidden patches", *([first] if first else [])))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenWatch:
+    """Loss and score, with the same patches hidden each time."""
+
+    batches: Callable[[], Batches]
+
+    def run(self, model: nn.Module) -> Iterator[tuple[str, float]]:
+        """Evaluate once, and yield `loss` and the score of the objective."""
+        assert isinstance(model, Objective)
+        model.eval()
+
+        def compute(batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+            pixels, _, index = batch
+            hide_alike(int(index[0]))
+            with torch.inference_mode():
+                found = model.tell(pixels)
+            return found.loss.cpu(), found.told.cpu(), found.asked.cpu(), index.cpu()
+
+        images, loss, right, total = 0, 0.0, 0.0, 0.0
+        for losses, told, hidden, index in computed(self.batches(), compute):
+            images += len(index)
+            loss += float(losses.double().sum())
+            right += float(told.double().sum())
+            total += float(hidden.double().sum())
+        yield "loss", loss / max(images, 1)
+        yield model.score, right / total if total else 0.0

@@ -1,4 +1,4 @@
-"""Smaller images first: early steps see the same pictures with fewer pixels, and cost less."""
+"""Progressive resizing: early steps use smaller images, and cost less."""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from vitlab.models.config import ViTConfig, pair
 from vitlab.training.config import TrainConfig
 
 FIXED = 0.15
-"""Part of the time of an update that images of any size take: the optimizer's above all."""
+"""Share of the time of an update that does not depend on the image size."""
 
 
 def stages(config: TrainConfig) -> list[tuple[int | None, float]]:
@@ -42,7 +42,7 @@ def scaled(shape: tuple[int, ...], size: int) -> tuple[int, int]:
 
 
 def share_of_time(config: TrainConfig, full: int, *, done: float = 1.0) -> float:
-    """Time until this part of the steps is done, of that of a run with whole images; a guess."""
+    """Estimated time of this share of the steps, relative to a run with full-size images."""
     time, begin = 0.0, 0.0
     for size, share in stages(config):
         pixels = 1.0 if size is None else (size / full) ** 2
@@ -52,7 +52,7 @@ def share_of_time(config: TrainConfig, full: int, *, done: float = 1.0) -> float
 
 
 def check_small_sizes(model: nn.Module, config: TrainConfig) -> None:
-    """Refuse sizes that the model cannot take, before anything is written."""
+    """Raise if the model cannot take these sizes, before anything is written."""
     if not config.small_sizes:
         return
     settings = getattr(model, "config", None)

@@ -1,4 +1,4 @@
-"""Distillation (arXiv:1503.02531): part of each target is what a teacher says of the image."""
+"""Distillation (arXiv:1503.02531): a share of each target is a teacher's prediction."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,28 +9,28 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.data.loading.batch import Batch
+from vitlab.data.loader import Batch
 from vitlab.models.cost import count_flops
 from vitlab.training.loop import Loader
 
-Opinion = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes"]]
+Predict = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes"]]
 """Probabilities of a teacher, for images as the student sees them."""
 
 
 @dataclass(kw_only=True)
 class TaughtLoader:
-    """Batches of another loader, whose targets are partly a teacher's.
+    """Batches of another loader, with targets mixed with a teacher's probabilities.
 
     Cross-entropy with the mixture is the mixture of both cross-entropies: the loss needs no change.
     """
 
     loader: Loader
-    teacher: Opinion
+    teacher: Predict
     share: float
-    """Of the target that the teacher decides."""
+    """Share of the teacher's probabilities in a target."""
     classes: int
     flops: int = 0
-    """Of the teacher's opinion of one image."""
+    """FLOPs of the teacher for one image."""
     broken: dict[Path, str] = field(init=False)
     """Files that could not be read."""
 
@@ -39,26 +39,26 @@ class TaughtLoader:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Batches in which every image stands once."""
+        """Number of batches that contain every image once."""
         return self.loader.steps_per_epoch
 
     def batch(self, step: int) -> Batch:
-        """The batch of this step, with the teacher's opinion of it."""
+        """Batch of this step, with the teacher's probabilities in its targets."""
         images, targets, index = self.loader.batch(step)
         if not targets.is_floating_point():
             targets = F.one_hot(targets, self.classes).float()
         with torch.no_grad():
-            opinion = self.teacher(images).to(targets)
-        return Batch(images, targets.lerp(opinion, self.share), index)
+            taught = self.teacher(images).to(targets)
+        return Batch(images, targets.lerp(taught, self.share), index)
 
     def close(self) -> None:
-        """End what works in the background."""
+        """Stop background processes."""
         self.loader.close()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
-    """A trained model, asked about images that were prepared for another."""
+    """A trained model that predicts images prepared for another model."""
 
     model: nn.Module
     size: tuple[int, int]
@@ -72,7 +72,7 @@ class Teacher:
 
     @property
     def flops(self) -> int:
-        """Of its opinion of one image."""
+        """FLOPs for one image."""
         return count_flops(self.model, self.size, len(self.mean))
 
     def __call__(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes"]:

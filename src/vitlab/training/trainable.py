@@ -1,4 +1,4 @@
-"""Which parameters learn at a step, and how fast: heads first, frozen blocks, layer-wise decay."""
+"""Trainable parameters at each step: head first, frozen blocks, LoRA, layer-wise decay."""
 
 import re
 
@@ -16,7 +16,7 @@ LAST = re.compile(r"(head|pre_logits|pool|pooled_norm|norm|encoder\.norm)\.")
 
 
 def prepare_learning(model: nn.Module, config: TrainConfig) -> None:
-    """Give the model what its way of learning needs, before an optimizer sees it."""
+    """Add LoRA and freeze parameters as configured, before the optimizer is built."""
     blocks = depth(model)
     if config.frozen_blocks > blocks:
         raise ConfigError(f"frozen_blocks {config.frozen_blocks}; the model has {blocks} blocks")
@@ -32,7 +32,7 @@ def prepare_learning(model: nn.Module, config: TrainConfig) -> None:
 
 
 def set_learning(model: nn.Module, config: TrainConfig, step: int, steps: int) -> None:
-    """Let those parameters have gradients that learn at this step."""
+    """Set which parameters have gradients at this step."""
     alone = head_alone(config, step, steps)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(
@@ -50,7 +50,7 @@ def train_mode(model: nn.Module) -> None:
 
 
 def head_alone(config: TrainConfig, step: int, steps: int) -> bool:
-    """Whether at this step the head learns and nothing else does yet."""
+    """Whether only the head is trained at this step."""
     return step < config.head_first * steps
 
 
@@ -64,7 +64,7 @@ def rate_factor(name: str, blocks: int, layer_decay: float) -> float:
 
 
 def passes(config: TrainConfig, *, head_alone: bool) -> int:
-    """Forward passes that the work of an update is worth: backward costs two, of a head nothing."""
+    """Cost of an update in forward passes: a backward pass costs two, that of a head none."""
     once = 1 if head_alone or config.learns == "head" else 3
     return 2 * once if config.optimizer.sam else once
 

@@ -1,7 +1,7 @@
-"""The first layer from the images themselves: filters that whiten their patches.
+"""Whitening filters for the first layer, computed from training images.
 
-The principal directions of the patches, each divided by its deviation: what they answer is
-uncorrelated and of one size, where raw pixels are nearly copies of their neighbours. Where an
+The principal directions of the patches, each divided by its deviation: their outputs are
+uncorrelated and of one size, whereas raw pixels are nearly copies of their neighbours. If an
 activation follows, which keeps one sign, each direction comes with its negative.
 """
 
@@ -13,17 +13,23 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitlab.data.images import ImageSet
+from vitlab.data.loader import batches_for_evaluation
+from vitlab.data.order import generator
 from vitlab.errors import ConfigError
+from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.vit import VisionTransformer
-from vitlab.nn.patch_embed import PatchEmbed
-from vitlab.nn.stem import ConvEmbed, ConvStep
+from vitlab.nn.patch_embed import ConvEmbed, ConvStep, PatchEmbed
+from vitlab.training.config import TrainConfig
 
 SMALLEST = 5e-4
 """Added to a variance: directions that hardly vary are not blown up."""
+WHITENED_AT_ONCE = 32
+"""Images whose patches are in memory at the same time."""
 
 
 def first_layer(model: nn.Module) -> nn.Conv2d:
-    """The layer that whitening is for: the first to see pixels, as they are."""
+    """First layer of the model; raise if its input is not the plain pixels."""
     stem = model.stem if isinstance(model, VisionTransformer) else None
     if isinstance(stem, ConvEmbed):
         step = stem.convs[0]
@@ -78,3 +84,29 @@ def whitening_filters(covariance: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
     values, vectors = values.flip(0).clamp(min=0.0), vectors.flip(1).T
     largest = vectors.gather(1, vectors.abs().argmax(dim=1, keepdim=True))
     return vectors * largest.sign() / (values[:, None] + SMALLEST).sqrt()
+
+
+def check_whitening(model: nn.Module, config: TrainConfig, weights: str | None) -> None:
+    """Raise if the first layer cannot be whitened; `weights`: the run starts from these."""
+    first_layer(model)
+    if weights is not None:
+        raise ConfigError(
+            f"whiten {config.whiten} is for a first layer that starts at random, and "
+            f"{weights} has learnt its own; valid: whiten=0"
+        )
+
+
+def start_white(
+    model: nn.Module, images: ImageSet, config: TrainConfig, preprocessing: Preprocessing
+) -> None:
+    """Whiten the first layer by training images drawn with the seed, all if they are fewer."""
+    order = torch.randperm(len(images), generator=generator(config.seed, "whiten"))
+    batches = batches_for_evaluation(
+        images.subset(order[: config.whiten]),
+        batch_size=WHITENED_AT_ONCE,
+        preprocessing=preprocessing,
+        workers=config.workers,
+        broken={},  # reported when the images were opened
+    )
+    activated = isinstance(model.stem, ConvEmbed)
+    whiten(first_layer(model), (batch.images for batch in batches), paired=activated)

@@ -24,7 +24,7 @@ from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.config import ViTConfig
 from vitlab.nn.pos_embed import table_for
 from vitlab.nn.resize import ResizeMethod, resize_grid, resize_offsets
-from vitlab.weights.resolve import ADAPTED, FREE
+from vitlab.weights.stored_config import ADAPTED, FREE
 
 FIRST_LAYER = {
     "patch": "stem.proj.weight",
@@ -46,7 +46,7 @@ def adapted_config(
     if wanted.get("head") == "linear":
         wanted.setdefault("representation_size", None)
     target = override(stored, wanted)
-    if target.grid != stored.grid and stored.position in ("sincos2d", "rope"):
+    if target.grid != stored.grid and (stored.rotary or stored.position == "sincos2d"):
         target = replace(target, position_grid=stored.position_grid or stored.grid)
     _check_head(stored, target)
     _check_channels(stored, target)
@@ -54,12 +54,13 @@ def adapted_config(
 
 
 def _check_head(stored: ViTConfig, target: ViTConfig) -> None:
-    if target.head == "mlp" and (
-        stored.head != "mlp" or stored.representation != target.representation
+    if target.head != "linear" and (
+        stored.head != target.head or stored.representation != target.representation
     ):
         raise WeightsError(
-            f"head='mlp' with representation_size {target.representation} is not in the file "
-            f"(head={stored.head!r}, {stored.representation} wide); valid: as it is, or 'linear'"
+            f"head={target.head!r} with representation_size {target.representation} is not in the "
+            f"file (head={stored.head!r}, {stored.representation} wide); valid: as it is, or "
+            f"'linear'"
         )
 
 
@@ -88,7 +89,7 @@ def adapt(
 ) -> Tensor | None:
     """Tensor adapted to the target; None if it starts fresh or is not used."""
     if name.startswith("pre_logits."):
-        return tensor if target.head == "mlp" else None
+        return tensor if target.head == stored.head else None
     if name.startswith("head."):
         same = (stored.classes, stored.head) == (target.classes, target.head)
         return tensor if same else None

@@ -6,8 +6,9 @@ torch's `weights_only` allows.
 
 import json
 import math
+import re
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,20 +17,14 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vitlab.config import parse_json
-from vitlab.errors import ConfigError, WeightsError, damage_as
+from vitlab.errors import WeightsError, damage_as, one_line
 from vitlab.weights.archives import DAMAGED, TorchState, read_npz_header
-from vitlab.weights.bundle_files import WEIGHTS, check_bundle_file, is_bundle, read_bundle_config
+from vitlab.weights.bundle import WEIGHTS, check_bundle_file, is_bundle, read_bundle_config
 from vitlab.weights.formats.rules import Shape
 from vitlab.weights.reading import SUFFIXES, read_json, reading
-
-# The safetensors format, read and written one tensor at a time.
-#
-# Eight bytes of header length, a JSON header of dtype, shape and offsets, then the numbers.
-# Reading by offset instead of mapping the file keeps one copy of the weights in memory.
-
 
 DTYPES = {
     "F64": torch.float64,
@@ -43,90 +38,10 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+"""Names of the supported dtypes in safetensors files."""
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 HEADER_LIMIT = 100_000_000
-"""Maximum bytes of the header, as in the format's own library."""
-
-Load = Callable[[str], Tensor]
-
-
-def read_safetensors_header(
-    path: Path,
-) -> tuple[dict[str, Shape], dict[str, str], Load, Callable[[], None]]:
-    """Shapes, metadata, a reader and a closer of a file whose header has been checked."""
-    file = path.open("rb")
-    try:
-        header, start = _header(file, path.stat().st_size)
-        metadata = header.pop("__metadata__", {})
-        entries = _entries(header, path.stat().st_size - start)
-    except BaseException:
-        file.close()
-        raise
-
-    def load(name: str) -> Tensor:
-        dtype, shape, begin, end = entries[name]
-        file.seek(start + begin)
-        buffer = bytearray(end - begin)
-        if file.readinto(buffer) != len(buffer):
-            raise WeightsError(f"ends inside tensor {name!r}")
-        if not buffer:
-            return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(buffer, dtype=dtype).reshape(shape)
-
-    shapes = {name: shape for name, (_, shape, _, _) in entries.items()}
-    return shapes, {k: v for k, v in metadata.items() if isinstance(v, str)}, load, file.close
-
-
-def _header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
-    length = int.from_bytes(file.read(8), "little")
-    if length > min(HEADER_LIMIT, size - 8):
-        raise WeightsError(
-            f"not safetensors, or truncated: a header of {length} bytes in a file of {size}"
-        )
-    try:
-        header = parse_json(file.read(length))
-    except ConfigError as error:
-        raise WeightsError(f"not safetensors: the header is no JSON ({error})") from error
-    if not isinstance(header, dict) or not isinstance(header.get("__metadata__", {}), dict):
-        raise WeightsError("not safetensors: the header is no JSON object")
-    return header, 8 + length
-
-
-def _entries(header: dict[str, Any], size: int) -> dict[str, tuple[torch.dtype, Shape, int, int]]:
-    """Each tensor's dtype, shape and bytes, which must fill the file without gap or overlap."""
-    entries = {}
-    for name, entry in header.items():
-        try:
-            shape = tuple(map(_integer, entry["shape"]))
-            begin, end = map(_integer, entry["data_offsets"])
-            dtype_name = str(entry["dtype"])
-        except (KeyError, TypeError, ValueError):
-            raise WeightsError(f"damaged header: tensor {name!r} is described wrongly") from None
-        if dtype_name not in DTYPES:
-            raise WeightsError(
-                f"tensor {name!r} has dtype {dtype_name}; valid: {', '.join(DTYPES)}"
-            )
-        dtype = DTYPES[dtype_name]
-        if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != end - begin:
-            raise WeightsError(
-                f"damaged header: tensor {name!r} of {dtype_name} {shape} has {end - begin} bytes"
-            )
-        entries[name] = (dtype, shape, begin, end)
-    last = 0
-    for name, (_, _, begin, end) in sorted(entries.items(), key=lambda item: item[1][2:]):
-        if begin != last:
-            raise WeightsError(f"damaged header: tensor {name!r} starts at {begin}, not {last}")
-        last = end
-    if last != size:
-        found = "truncated" if last > size else "damaged"
-        raise WeightsError(f"{found}: {size} bytes of tensors, the header says {last}")
-    return entries
-
-
-def _integer(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is not an integer")
-    return value
+"""Maximum bytes of a safetensors header, as in the library."""
 
 
 def write_safetensors(
@@ -135,7 +50,11 @@ def write_safetensors(
     tensors: Iterable[tuple[str, Tensor]],
     metadata: dict[str, str],
 ) -> None:
-    """Write the header from the shapes alone; then each tensor as it arrives."""
+    """Write the header from the shapes alone; then each tensor as it arrives.
+
+    The library's writer needs all converted tensors at once, and writes metadata in random order:
+    equal models would get different digests.
+    """
     header: dict[str, Any] = {"__metadata__": metadata}
     offset = 0
     for name, dtype, shape in layout:
@@ -190,6 +109,21 @@ class TensorFile:
         self.release()
 
 
+def given_tensors(state: Mapping[str, Any]) -> TensorFile:
+    """Tensors of a state dict in memory; each is copied when it is read."""
+    for name, tensor in state.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise WeightsError(
+                f"state dict: {name!r} is a {type(tensor).__name__}; valid: tensors by name, "
+                f"as `model.state_dict()` returns them"
+            )
+    return TensorFile(
+        path=Path("state_dict"),
+        shapes={name: tuple(tensor.shape) for name, tensor in state.items()},
+        load=lambda name: state[name].detach().cpu().clone(),
+    )
+
+
 def open_tensors(path: Path) -> TensorFile:
     """Tensors of one file, recognised by its first bytes and not by its name."""
     with reading(path):
@@ -220,8 +154,53 @@ def _open_zip(path: Path) -> TensorFile:
 
 
 def _open_safetensors(path: Path) -> TensorFile:
-    shapes, metadata, load, release = read_safetensors_header(path)
-    return TensorFile(path=path, shapes=shapes, load=load, metadata=metadata, release=release)
+    """Tensors of a memory-mapped safetensors file, whose header the library has checked."""
+    try:
+        file = safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise WeightsError(_fault(path, error)) from error
+    shapes = {}
+    with ExitStack() as stack:
+        stack.enter_context(file)
+        for name in file.offset_keys():
+            entry = file.get_slice(name)
+            if entry.get_dtype() not in DTYPES:
+                raise WeightsError(
+                    f"tensor {name!r} has dtype {entry.get_dtype()}; valid: {', '.join(DTYPES)}"
+                )
+            shapes[name] = tuple(entry.get_shape())
+        release = stack.pop_all().close
+
+    def load(name: str) -> Tensor:
+        return _copied(file.get_tensor(name))
+
+    return TensorFile(
+        path=path, shapes=shapes, load=load, metadata=file.metadata() or {}, release=release
+    )
+
+
+def _copied(mapped: Tensor) -> Tensor:
+    """Aligned copy in memory of its own; one thread is faster than torch's for small tensors."""
+    if not mapped.numel():
+        return torch.empty_like(mapped)
+    return torch.frombuffer(bytearray(raw_bytes(mapped).data), dtype=mapped.dtype).view_as(mapped)
+
+
+def _fault(path: Path, error: SafetensorError) -> str:
+    """Fault of a file that the library refuses; its messages do not name truncation."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > min(HEADER_LIMIT, size - 8):
+            return f"not safetensors, or truncated: a header of {length} bytes in a file of {size}"
+        header = file.read(length)
+    ends = re.findall(rb'"data_offsets":\s*\[\s*\d+\s*,\s*(\d{1,18})\s*\]', header)
+    found, stated = size - 8 - length, max(map(int, ends), default=0)
+    if ends and stated != found:
+        kind = "truncated" if stated > found else "damaged"
+        return f"{kind}: {found} bytes of tensors, the header says {stated}"
+    reason = one_line(error).removeprefix("Error while deserializing header: ")
+    return f"damaged header, or not safetensors: {reason}"
 
 
 def _open_torch(path: Path, note: dict[str, str], *, mmap: bool) -> TensorFile:
@@ -256,6 +235,8 @@ PREFERRED = (
 )
 TREES = ("opt/target/", "params/")
 """Keys of the parameters in a JAX training state; other keys are not weights."""
+SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.[a-z]+$")
+"""Number and count in the name of a shard: `model-00001-of-00003.safetensors`."""
 WRAPPERS = ("module.", "_orig_mod.", "model.", "backbone.")
 
 
@@ -265,6 +246,7 @@ def open_weights(path: Path) -> TensorFile:
     The weights of a bundle are compared with their digest.
     """
     file = _find(path)
+    _check_whole(file)
     if file.name == WEIGHTS and is_bundle(file.parent):
         check_bundle_file(file.parent, WEIGHTS, read_bundle_config(file.parent))
     opened = _open_shards(file) if file.name.endswith(".index.json") else open_tensors(file)
@@ -290,6 +272,16 @@ def _find(path: Path) -> Path:
             f"{path}: a folder needs {PREFERRED[0]} or one weight file; found: {found}"
         )
     return files[0]
+
+
+def _check_whole(file: Path) -> None:
+    """Raise for one file of a sharded checkpoint, by its name."""
+    found = SHARD.search(file.name)
+    if found is not None and int(found.group(2)) > 1:
+        raise WeightsError(
+            f"{file}: shard {int(found.group(1))} of {int(found.group(2))} alone; valid: the "
+            f"folder with all shards and their index (*.index.json)"
+        )
 
 
 def _open_shards(index: Path) -> TensorFile:

@@ -5,19 +5,17 @@ published, this reveals later changes.
 """
 
 import errno
+import os
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from vitlab.errors import DataError, WeightsError
-from vitlab.io.cache import homes, writable_home
-from vitlab.io.download import SILENT, Progress, download, file_digest, sync
-from vitlab.io.files import locked, write_json
-from vitlab.weights.container import open_weights
-from vitlab.weights.formats.detect import recognise
-from vitlab.weights.published import Checkpoint
+from vitlab.io.download import SILENT, Progress, download, file_digest
+from vitlab.io.files import homes, locked, sync, writable_home, write_json
 from vitlab.weights.reading import read_json
+from vitlab.weights.resolve import Checkpoint, named
 
 KIND, WORKSHOP, RECORD = "weights", ".fetch", "fetched.json"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -56,6 +54,13 @@ def require(checkpoint: Checkpoint) -> Path:
             f"vitlab weights fetch {checkpoint.name}"
         )
     return found
+
+
+def fetch_named(model: str | os.PathLike[str] | None, progress: Progress = SILENT) -> None:
+    """Get the weights of a published name unless they are here; anything else is left alone."""
+    found = None if model is None else named(model)
+    if found is not None and find(found) is None:
+        fetch(found, progress)
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -98,15 +103,15 @@ def _fetch(checkpoint: Checkpoint, home: Path, progress: Progress) -> Fetched:
     progress.note(f"{checkpoint.name}: from {remote.host}")
     try:
         path = download(remote, work, progress)
-        digest = _judge(checkpoint, path, target)
+        digest = _verified(checkpoint, path, target)
     except (DataError, WeightsError, OSError) as error:
-        _forget(work)
+        _clear(work)
         raise WeightsError(_failure(checkpoint, home, error)) from error
     _land(path, target, _record(checkpoint, path, digest))
     return Fetched(path=target / path.name, sha256=digest, new=True)
 
 
-def _judge(checkpoint: Checkpoint, path: Path, target: Path) -> str:
+def _verified(checkpoint: Checkpoint, path: Path, target: Path) -> str:
     """sha256 of the download, if it is the requested file; else it is deleted."""
     try:
         return _digest(checkpoint, path, target)
@@ -119,6 +124,9 @@ def _digest(checkpoint: Checkpoint, path: Path, target: Path) -> str:
     size = path.stat().st_size
     if not checkpoint.has_size(size):
         raise WeightsError(f"{path.name} has {size} bytes instead of {checkpoint.size}")
+    from vitlab.weights.container import open_weights
+    from vitlab.weights.formats.detect import recognise
+
     file = open_weights(path)
     try:
         recognise(file.shapes, None)
@@ -142,7 +150,7 @@ def _record(checkpoint: Checkpoint, path: Path, digest: str) -> dict[str, Any]:
         "sha256": digest,
         "sha256_published": checkpoint.sha256,
         "licence": checkpoint.licence,
-        "fetched": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
@@ -156,11 +164,11 @@ def _land(path: Path, target: Path, record: dict[str, Any]) -> None:
     else:
         path.replace(target / path.name)
         (work / RECORD).replace(target / RECORD)
-        _forget(work)
+        _clear(work)
     sync(target.parent)
 
 
-def _forget(work: Path) -> None:
+def _clear(work: Path) -> None:
     """Remove everything except a partial download that can be resumed."""
     if not any(work.iterdir()):
         work.rmdir()
@@ -169,4 +177,7 @@ def _forget(work: Path) -> None:
 def _failure(checkpoint: Checkpoint, home: Path, error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return f"{home}: no room for {checkpoint.name} ({error.strerror})"
-    return f"{checkpoint.name} could not be fetched from {checkpoint.url}: {error}"
+    return (
+        f"{checkpoint.name} could not be fetched from {checkpoint.url}: {error}; "
+        "a file that was downloaded elsewhere can be passed by its path instead of the name"
+    )

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from vitlab.errors import HubError, WeightsError
 from vitlab.io.download import LARGEST, TIMEOUT
-from vitlab.weights.bundle import load_bundle
-from vitlab.weights.bundle_files import (
+from vitlab.weights.bundle import (
     CONFIG,
     ONNX,
     WEIGHTS,
     bundle_files,
     is_bundle,
+    load_bundle,
     read_bundle_config,
     verify_bundle,
 )

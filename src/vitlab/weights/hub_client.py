@@ -39,10 +39,10 @@ def asking(address: object, *, progress: bool = False) -> Iterator["Client"]:
         except VitlabError:
             raise
         except Exception as error:
-            told = _told(error, api.endpoint)
-            if told is None:
+            reason = _reason(error, api.endpoint)
+            if reason is None:
                 raise
-            raise HubError(f"{address}: {told}") from error
+            raise HubError(f"{address}: {reason}") from error
 
 
 class Client:
@@ -66,7 +66,7 @@ class Client:
             except VitlabError:
                 raise
             except UNREADABLE as error:
-                if _told(error, self._api.endpoint) is not None or not _of_client(error):
+                if _reason(error, self._api.endpoint) is not None or not _of_client(error):
                     raise
                 raise self.wrong(error) from error
 
@@ -158,7 +158,7 @@ def _quiet(*, bars: bool) -> Iterator[None]:
             enable_progress_bars()
 
 
-def _told(error: BaseException, endpoint: str) -> str | None:
+def _reason(error: BaseException, endpoint: str) -> str | None:
     """Description of the error; None for a fault of this package."""
     from huggingface_hub import errors
 

@@ -4,65 +4,90 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from vitlab.config import from_dict, parse_json
 from vitlab.errors import ConfigError, WeightsError
-from vitlab.images.preprocessing import Preprocessing
-from vitlab.models.build import configure
-from vitlab.models.build import create_model as create_fresh
+from vitlab.machine.device import device_named
 from vitlab.models.config import Size, ViTConfig, pair
-from vitlab.models.variants import ModelConfig
+from vitlab.models.variants import (
+    ModelConfig,
+    ResNetConfig,
+    TutorialCNNConfig,
+    configure,
+    known_name,
+)
+from vitlab.models.variants import create_model as create_fresh
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.resize import ResizeMethod
-from vitlab.weights import imagenet
 from vitlab.weights.adapt import adapt, adapt_preprocessing, adapted_config, known_rows
-from vitlab.weights.bundle_files import find_bundle
-from vitlab.weights.container import CONFIG_KEY, NOTE_KEY, TensorFile, open_weights
+from vitlab.weights.bundle import find_bundle
+from vitlab.weights.container import CONFIG_KEY, NOTE_KEY, TensorFile, given_tensors, open_weights
 from vitlab.weights.fetch import require
 from vitlab.weights.formats.detect import recognise
 from vitlab.weights.formats.native import meta_model, our_shapes
 from vitlab.weights.formats.rules import (
     Inferred,
     Layout,
+    StoredShapes,
     check_blocks,
-    check_file,
+    check_shapes,
     converted,
     expected_shapes,
 )
-from vitlab.weights.labels import Labels, known_labels, matching, read_labels
-from vitlab.weights.published import Checkpoint, known_preparation, locate, named, prepared
+from vitlab.weights.labels import IMAGENET, Labels, known_labels, matching, read_labels
+from vitlab.weights.preparation import Stated, read_stated, stating
 from vitlab.weights.reading import naming
-from vitlab.weights.resolve import ADAPTED, FREE, Resolved, check_keywords, check_known, resolve
+from vitlab.weights.resolve import (
+    Checkpoint,
+    checkpoints,
+    known_licence,
+    known_preparation,
+    locate,
+    named,
+    prepared,
+)
 from vitlab.weights.sidecar import Beside, read_beside, read_note, read_ours
 from vitlab.weights.source import WeightSource
+from vitlab.weights.stored_config import (
+    ADAPTED,
+    FREE,
+    Resolved,
+    check_keywords,
+    check_known,
+    resolve,
+)
 
 log = logging.getLogger(__name__)
 
 
 def load_weights(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Mapping[str, Any],
     *,
     format: str | None = None,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: Stated | None = None,
     labels: Labels | None = None,
     resize: str = "auto",
     stored_image_size: Size | None = None,
     keep_classes: Sequence[str] | None = None,
     trust_architecture: bool = False,
+    device: str | torch.device = "cpu",
     **changes: Any,
 ) -> VisionTransformer:
-    """Model of a file, a folder or a name, in float32 and eval mode.
+    """Model of a file, a folder, a name or a state dict, in float32 and eval mode.
 
     `changes` are fields of `ViTConfig`: adaptations (`image_size classes channels head`), values
     not decided by the tensors (`heads norm_eps gelu pool`), and values never stored in them
     (`dropout` and others). `resize="auto"` is the original's zoom for Google's files, else
     antialiased bicubic. `keep_classes` names the classes of a new head: those that the weights know
     by name keep their learned rows, the others start at zero. A config file beside the weights with
-    an unknown architecture raises; `trust_architecture` loads it as a plain ViT.
+    an unknown architecture raises; `trust_architecture` loads it as a plain ViT. `preprocessing`
+    is a `Preprocessing`, `imagenet`, `half`, a JSON file, or a dict with some of `mean std
+    interpolation crop`, and `base` for the others. `device` is one of torch's, or `auto` for the
+    best.
 
     Logs one warning that lists all values that neither the tensors, nor a config file, nor a
     keyword decide.
@@ -71,25 +96,37 @@ def load_weights(
         changes = {**changes, "classes": len(keep_classes)}
     check_keywords(changes)
     _check_resize(resize)
-    checkpoint = named(path)
+    place = device_named(device)
+    if preprocessing is not None:
+        read_stated(preprocessing)  # a mistake in it is found before the weights are read
+    checkpoint = None if isinstance(path, Mapping) else named(path)
     if checkpoint is not None:
         changes = {"image_size": checkpoint.config.image_size} | changes
-    file = open_weights(find_bundle(locate(path)) if checkpoint is None else require(checkpoint))
+    file = _open(path, checkpoint)
     try:
         with naming(file.path):
-            beside = _known_config(file, checkpoint, trust=trust_architecture)
-            if preprocessing is not None:
-                beside = replace(beside, preprocessing=preprocessing)
+            beside = Beside()
+            if not isinstance(path, Mapping):
+                beside = _known_config(file, checkpoint, trust=trust_architecture)
             model = _load(
                 file, format, beside, labels, resize, stored_image_size, keep_classes, changes
             )
     finally:
         file.close()
+    model.source = stating(model.source, preprocessing, model.config)
     if checkpoint is not None:  # files in the table are of the format's own implementation
         model.source = replace(model.source, assumed=())
     if model.source.warning is not None:
         log.warning("%s", model.source.warning)
-    return model
+    return model.to(place)
+
+
+def _open(
+    path: str | os.PathLike[str] | Mapping[str, Any], checkpoint: Checkpoint | None
+) -> TensorFile:
+    if isinstance(path, Mapping):
+        return given_tensors(path)
+    return open_weights(find_bundle(locate(path)) if checkpoint is None else require(checkpoint))
 
 
 def _check_resize(resize: str) -> None:
@@ -115,7 +152,7 @@ def _load(
     rules = layout.rules(stored.config, inferred.dialect)
     expected_ours = our_shapes(stored.config)
     expected = expected_shapes(rules, expected_ours)
-    check_file(file.shapes, expected, file=str(file.path), ignored=inferred.ignored)
+    check_shapes(file.shapes, expected, file=str(file.path), ignored=inferred.ignored)
 
     model = meta_model(target)
     _check_same_tensors(expected_ours, model)
@@ -164,8 +201,14 @@ def _stored(
     if beside.config is not None and layout.name == "vitlab":
         inferred = Inferred(decided={})
     else:
-        inferred = layout.infer(file.shapes, {**changes, **beside.fields})
+        whole = {f.name: getattr(beside.config, f.name) for f in fields(ViTConfig) if beside.config}
+        hints = {**whole, **beside.architecture, **changes, **beside.fields}
+        inferred = layout.infer(StoredShapes(file.shapes), hints)
         inferred.notes += beside.notes
+        inferred.decided |= {
+            name: tuple(file.read(tensor).flatten().tolist())
+            for name, tensor in inferred.values.items()
+        }
     if (beside.config is not None and CONFIG_KEY in file.metadata) or layout.name == "vitlab":
         return inferred, _ours(beside, inferred, changes, stored_image_size)
     return inferred, resolve(
@@ -181,7 +224,7 @@ def _ours(
     beside: Beside, inferred: Inferred, changes: Mapping[str, Any], stored_image_size: Size | None
 ) -> Resolved:
     config = beside.config or from_dict(ViTConfig, inferred.decided)
-    check_known(config, changes, fixed_pool=config.pool == "map")
+    check_known(config, changes, fixed_pool=config.attention_pool)
     if stored_image_size is not None and pair(stored_image_size) != pair(config.image_size):
         raise WeightsError(
             f"stored_image_size={stored_image_size} contradicts the weights, "
@@ -264,7 +307,8 @@ def _by_name(file: TensorFile, layout: Layout, stored: ViTConfig, beside: Beside
     return replace(
         beside,
         preprocessing=beside.preprocessing or prepared(preparation, pair(stored.image_size)),
-        dataset=beside.dataset or imagenet.NAME,
+        dataset=beside.dataset or IMAGENET,
+        licence=beside.licence or known_licence(file.path.name),
     )
 
 
@@ -317,34 +361,77 @@ OF_A_CONFIG = ADAPTED | FREE - {"position_resize"}
 """Fields decided by a configuration; positions are resized as in the weights' own library."""
 
 
+DEFAULTS = ("augreg", "deit", "in21k_in1k", "augreg_in1k", "augreg_in21k", "in21k")
+"""Weights that `pretrained=True` means, the best classifiers of ImageNet-1k first."""
+
+
+def _default_weights(model: str | ModelConfig | None) -> str:
+    if not isinstance(model, str):
+        raise WeightsError("pretrained=True needs the name of a model; valid: the name of weights")
+    found = [f"{model}.{word}" for word in DEFAULTS if f"{model}.{word}" in checkpoints()]
+    if not found:
+        raise WeightsError(
+            f"pretrained=True: no published weights of {model}; valid: a name of "
+            f"`vitlab weights list`, a file or hf:OWNER/NAME"
+        )
+    log.warning("pretrained=True is %s", found[0])
+    return found[0]
+
+
+CNN = Literal["cnn_tutorial", "resnet18_cifar", "resnet50_bit"]
+"""Names of the models that are no Vision Transformers."""
+
+
+@overload
+def create_model(
+    config: CNN | ResNetConfig | TutorialCNNConfig,
+    *,
+    pretrained: Literal[False] | None = None,
+    device: str | torch.device | None = None,
+    **changes: Any,
+) -> nn.Module: ...
+@overload
+def create_model(
+    config: str | ViTConfig | None = None,
+    *,
+    pretrained: str | os.PathLike[str] | Mapping[str, Any] | bool | None = None,
+    device: str | torch.device | None = None,
+    **changes: Any,
+) -> VisionTransformer: ...
 def create_model(
     config: str | ModelConfig | None = None,
     *,
-    pretrained: str | os.PathLike[str] | None = None,
+    pretrained: str | os.PathLike[str] | Mapping[str, Any] | bool | None = None,
+    device: str | torch.device | None = None,
     **changes: Any,
 ) -> nn.Module:
     """Model by name or configuration, with fresh weights or those of a file or checkpoint.
 
-    With a name, the weights decide the head; with a configuration, it does.
+    With a name, the weights decide the head; with a configuration, it does. `pretrained=True` is a
+    default: the first of `DEFAULTS` in the table of published weights.
     """
+    config = known_name(config) if isinstance(config, str) else config
+    if isinstance(pretrained, bool):
+        pretrained = _default_weights(config) if pretrained else None
     if config is None:
         if pretrained is None:
             raise WeightsError("create_model needs the name of a model, or pretrained weights")
-        return load_weights(pretrained, **changes)
+        return load_weights(pretrained, device=device or "cpu", **changes)
     if pretrained is None:
-        return create_fresh(config, **changes)
+        model = create_fresh(config, **changes)
+        return model if device is None else model.to(device_named(device))
     expected = configure(config, **changes)
     if not isinstance(expected, ViTConfig):
         raise WeightsError(f"pretrained weights are for Vision Transformers, not {config!r}")
     decided = {"image_size", "channels"} if isinstance(config, str) else OF_A_CONFIG
-    asked = {name: getattr(expected, name) for name in sorted(decided)}
-    model = load_weights(pretrained, **{**asked, **changes})
+    wanted_fields = {name: getattr(expected, name) for name in sorted(decided)}
+    model = load_weights(pretrained, device=device or "cpu", **{**wanted_fields, **changes})
     for field in fields(expected):
         if field.name not in ARCHITECTURE:
             continue
         wanted, found = getattr(expected, field.name), getattr(model.config, field.name)
         if wanted != found:
             raise WeightsError(
-                f"{pretrained}: {field.name} is {found!r}, but the model has {wanted!r}"
+                f"{model.source.path}: {field.name} is {found!r}, but the model has {wanted!r}"
             )
     return model

@@ -1,291 +1,281 @@
-"""Config of a file: from tensors first, then a config file, a keyword, a stated default."""
+"""Names of models: published checkpoints, models inside the package, and paths on disk.
 
+Published checkpoints are the lines of `published.csv`. Addresses are the publishers' own. If a
+publisher states only the beginning of the sha256 (in the name of the file), the table has that; if
+none is stated, the column is empty.
+
+Models inside the package are bundles in `vitlab/bundled`, each in its folder MODEL.DATA. The full
+name or DATA alone refers to it. A bare word is looked up as such a name first; `./DATA` or a `Path`
+is a path on disk.
+"""
+
+import csv
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, cast
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
-from vitlab.errors import ConfigError, UnknownName, WeightsError
-from vitlab.models.config import Size, ViTConfig, pair
-from vitlab.weights.formats.rules import HEAD_WIDTH, Inferred
+from vitlab.errors import UnknownName, WeightsError, near
+from vitlab.images.preprocessing import (
+    HALF,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Interpolation,
+    Preprocessing,
+)
+from vitlab.io.download import LARGEST, RemoteFile
+from vitlab.models.config import ViTConfig, pair
+from vitlab.models.variants import built_in, variant
+from vitlab.registry import DATASETS, resolve_entry
+from vitlab.weights.bundle import CONFIG, find_bundle
+from vitlab.weights.reading import SUFFIXES
+from vitlab.weights.sidecar import Beside
 
-# Image size and prefix that a learned position table was stored for.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Resolved:
-    """Stored model, and the assumptions made about it."""
-
-    config: ViTConfig
-    assumed: tuple[str, ...] = ()
-
-
-def plain_size(value: Any) -> Any:
-    """Size in canonical form."""
-    if isinstance(value, list | tuple):
-        items = tuple(value)
-        return items[0] if len(items) == 2 and items[0] == items[1] else items
-    return value
-
-
-def with_positions(
-    inferred: Inferred,
-    known: Mapping[str, Any],
-    beside: Mapping[str, Any],
-    changes: Mapping[str, Any],
-    stored_image_size: Size | None,
-    assumed: list[str],
-) -> Resolved:
-    if "position_prefix" in beside:
-        inferred = replace(inferred, prefixes=(beside["position_prefix"],))
-    if inferred.positions is None:
-        return _without_table(known, beside, changes, stored_image_size, assumed)
-    for position in (changes.get("position"), beside.get("position")):
-        if position not in (None, "learned1d"):
-            raise WeightsError(
-                f"position={position!r} contradicts the tensors: "
-                f"{inferred.positions[0]!r} is a learned table"
-            )
-    if stored_image_size is not None:
-        candidates = [(stored_image_size, "")]
-    else:
-        candidates = [(s, "") for s in (beside.get("image_size"),) if s is not None]
-        squares = _square_sizes(inferred, known)
-        likely = next(iter(squares.values()))
-        candidates += [(likely, "")] if likely else []
-        if "image_size" in changes:
-            size = changes["image_size"]
-            candidates.append((size, f"stored_image_size {size}: no other grid is known"))
-        candidates += [(size, "") for size in squares.values() if size]
-    for size, note in candidates:
-        config = _fitting(inferred, known, plain_size(size))
-        if config is not None:
-            notes = [note] if note and config.grid[0] != config.grid[1] else []
-            return Resolved(config=config, assumed=(*assumed, *notes))
-    raise _no_grid(inferred, known, stored_image_size)
+# Published files by name: their content does not distinguish them.
 
 
-def _without_table(
-    known: Mapping[str, Any],
-    beside: Mapping[str, Any],
-    changes: Mapping[str, Any],
-    stored_image_size: Size | None,
-    assumed: list[str],
-) -> Resolved:
-    position = changes.get("position", beside.get("position"))
-    if position is None:
-        raise WeightsError(
-            "the position table is missing; if the model has none, say so: "
-            "position='none', position='sincos2d' or position='rope'"
-        )
-    size = stored_image_size or beside.get("image_size") or changes.get("image_size")
-    if size is None:
-        size = 224
-        assumed.append("image_size 224")
-    config = _build({**known, "position": position, "image_size": plain_size(size)})
-    return Resolved(config=config, assumed=tuple(assumed))
+def _imagenet(crop: float, interpolation: Interpolation) -> dict[str, Any]:
+    statistics = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+    return {"crop": crop, "interpolation": interpolation, **statistics}
 
 
-def _prefixes(inferred: Inferred, known: Mapping[str, Any]) -> dict[int, str]:
-    """Rows of the table before the patches, for each possible `position_prefix`."""
-    tokens = int(known["class_token"])
-    counts = {"cls": tokens, "all": tokens + known.get("registers", 0), "none": 0}
-    readings: dict[int, str] = {}
-    for name in inferred.prefixes:
-        label = "cls" if counts[name] == counts["cls"] else name
-        readings.setdefault(counts[name], label)
-    return readings
+PREPARATIONS: dict[str, dict[str, Any]] = {
+    "google": {"interpolation": "bilinear", "mean": HALF, "std": HALF, "keep_aspect": False},
+    "deit": _imagenet(224 / 256, "bicubic"),
+    "deit3": _imagenet(1.0, "bicubic"),
+    "torchvision": _imagenet(224 / 256, "bilinear"),
+    "torchvision_l16": _imagenet(224 / 242, "bilinear"),
+    "swag": _imagenet(1.0, "bicubic"),
+    "dino": _imagenet(224 / 256, "bicubic"),
+}
+"""Preprocessing of each publisher, except the size. Google resizes without cropping, to [-1, 1]."""
 
 
-def _square_sizes(inferred: Inferred, known: Mapping[str, Any]) -> dict[int, Size | None]:
-    """Image size for each number of rows before the patches, the most likely first: the one whose
-    patches form a square that fits the table, if there is one.
-    """
-    assert inferred.positions is not None
-    sizes: dict[int, Size | None] = {}
-    height, width = pair(known["patch_size"])
-    stride = 1
-    if known.get("stem") == "resnet":
-        stride = 4 * 2 ** max(len(known["resnet_layers"]) - 1, 0)
-    for count in _prefixes(inferred, known):
-        patches = inferred.positions[1] - count
-        side = math.isqrt(max(patches, 0))
-        square = side > 0 and side * side == patches
-        sizes[count] = (side * height * stride, side * width * stride) if square else None
-    return sizes
+FILES = (
+    ("google", r"(imagenet21k(\+imagenet2012)?_)?(R\d+\+)?ViT-[BLH][_-]\d+.*\.npz", "google"),
+    ("google", r"(R\d*_)?(Ti|S|B|L)_\d+(-i1k|-i21k|-sam)?[^/]*\.npz", "google"),
+    ("google", r"(R\d+\+)?(ViT-)?[BLH]_\d+(_.*)?\.npz", "google"),
+    ("timm", r"deit_(tiny|small|base)_patch\d+_\d+.*", "deit"),
+    ("timm", r"deit_?3_(small|medium|base|large|huge)_(patch\d+_)?\d+.*", "deit3"),
+    ("torchvision", r"vit_l_16-[0-9a-f]+\.pth", "torchvision_l16"),
+    ("torchvision", r"vit_[blh]_\d+-[0-9a-f]+\.pth", "torchvision"),
+    ("torchvision", r"vit_[blh]_\d+_(lc_)?swag-[0-9a-f]+\.pth", "swag"),
+    ("timm", r"dino(v2)?_.*", "dino"),
+)
+"""Format, name and preparation: the paper's release and AugReg, DeiT, torchvision, SWAG, DINO.
+
+Those of them that have a head of 1,000 classes have the classes of ImageNet-1k.
+"""
 
 
-def _fitting(inferred: Inferred, known: Mapping[str, Any], size: Any) -> ViTConfig | None:
-    """Config for that stored image size, if its grid fits the table."""
-    assert inferred.positions is not None
-    for count, prefix in _prefixes(inferred, known).items():
-        try:
-            config = ViTConfig(**known, image_size=size, position_prefix=cast(Any, prefix))
-        except ConfigError as error:
-            if "image_size" in str(error):
-                return None
-            raise WeightsError(f"the tensors describe no model: {error}") from error
-        rows, columns = config.grid
-        if rows * columns + count == inferred.positions[1]:
-            return config
+def known_preparation(name: str, format: str) -> str | None:
+    """Preprocessing of a file of that name, if its content has the expected format."""
+    for its_format, pattern, preparation in FILES:
+        if format == its_format and re.fullmatch(pattern, name):
+            return preparation
     return None
 
 
-def _build(known: Mapping[str, Any]) -> ViTConfig:
-    try:
-        return ViTConfig(**known)
-    except ConfigError as error:
-        raise WeightsError(f"the tensors describe no model: {error}") from error
+def known_licence(name: str) -> str | None:
+    """Licence of a published file of that name, if all files of that name have the same."""
+    found = {each.licence for each in checkpoints().values() if each.remote.name == name}
+    return found.pop() if len(found) == 1 else None
 
 
-def _no_grid(
-    inferred: Inferred, known: Mapping[str, Any], stored_image_size: Size | None
-) -> WeightsError:
-    assert inferred.positions is not None
-    name, rows = inferred.positions
-    side = math.isqrt(max(rows - 1, 0))
-    if not known["class_token"] and side * side == rows - 1:
-        return WeightsError(
-            f"tensor {inferred.class_token_name!r} (1, 1, {known['width']}) is missing: "
-            f"{name!r} has {rows} rows, one more than {side} x {side}"
+def prepared(preparation: str, size: tuple[int, int]) -> Preprocessing:
+    """Preprocessing of the publisher, for images of `size`."""
+    return Preprocessing(size=size, **PREPARATIONS[preparation])
+
+
+CLASSES = {"imagenet-1k": 1000, "imagenet-21k": 21843, None: 0}
+"""Classes of the head of published files, by their dataset."""
+UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
+SLACK = 1.5
+"""Tolerance of a rounded size, up to which a file is fetched before its size is compared."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """One published file, with its publisher's statements; None if not stated."""
+
+    name: str
+    """`MODEL.WEIGHTS`, such as `vit_b16_384.augreg`."""
+    url: str
+    size: str | None
+    """As published, rounded: `330.285 MiB`."""
+    sha256: str | None
+    """Published digits of the digest."""
+    licence: str
+    dataset: str | None
+    """Dataset of the head's classes; None without a head."""
+    preparation: str
+    """A key of `known.PREPARATIONS`."""
+
+    @property
+    def model(self) -> str:
+        """Name of the model that the weights are for."""
+        return self.name.partition(".")[0]
+
+    @property
+    def config(self) -> ViTConfig:
+        """Config of that model."""
+        found = variant(self.model)
+        assert isinstance(found, ViTConfig)
+        return found
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the head; 0: none."""
+        return CLASSES[self.dataset]
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """Preprocessing of the publisher."""
+        return prepared(self.preparation, pair(self.config.image_size))
+
+    @property
+    def remote(self) -> RemoteFile:
+        """File as it is fetched."""
+        checksum = None if self.sha256 is None else f"sha256:{self.sha256}"
+        limit = LARGEST if self.size is None else math.ceil(self._published() * SLACK)
+        return RemoteFile(url=self.url, size=None, checksum=checksum, limit=limit)
+
+    @property
+    def beside(self) -> Beside:
+        """Equivalent of a config file beside the weights."""
+        return Beside(
+            fields={"heads": self.config.heads},
+            preprocessing=self.preprocessing,
+            dataset=self.dataset,
+            name=self.name,
+            licence=self.licence,
         )
-    if stored_image_size is not None:
-        return WeightsError(
-            f"stored_image_size={stored_image_size} does not give the {rows} rows of {name!r} "
-            f"with patches of {known['patch_size']}"
-        )
-    return WeightsError(
-        f"the {rows} rows of {name!r} form no square grid; "
-        f"pass stored_image_size=(H, W), the image size of these weights"
-    )
+
+    def has_size(self, found: int) -> bool:
+        """True if the number of bytes matches the published size, up to its rounding."""
+        if self.size is None:
+            return True
+        number, unit = self.size.split()
+        half_a_digit = 0.5 * 10.0 ** -len(number.partition(".")[2])
+        return abs(found / UNITS[unit] - float(number)) <= half_a_digit + 1e-9
+
+    def _published(self) -> float:
+        """Size in bytes, and its rounding."""
+        number, unit = (self.size or "").split()
+        return float(number) * UNITS[unit]
 
 
-FREE = {
-    "dropout",
-    "attention_dropout",
-    "drop_path",
-    "dynamic_size",
-    "position_resize",
-    "attention",
-    "window_size",
-    "zero_init_residual",
-    "relative_local",
-}
-"""Fields that change a model's behaviour and none of its tensors."""
-ADAPTED = {"image_size", "classes", "channels", "head", "representation_size"}
-"""Fields whose tensors are adapted on a change."""
-IDENTITY = ("width", "depth", "mlp_width", "patch_size")
-"""Fields that show whether a config file describes these tensors."""
-UNUSED_IN_EVAL = ("dropout", "attention_dropout")
+@cache
+def checkpoints() -> dict[str, Checkpoint]:
+    """Every checkpoint of the table by name."""
+    text = (files("vitlab.weights") / "published.csv").read_text(encoding="utf-8")
+    lines = csv.DictReader(text.splitlines())
+    rows = [{key: value or None for key, value in line.items()} for line in lines]
+    return {str(row["name"]): Checkpoint(**row) for row in rows}  # type: ignore[arg-type]
 
 
-def check_keywords(changes: Mapping[str, Any]) -> None:
-    """Raise for an unknown keyword, with near matches."""
-    known = [field.name for field in fields(ViTConfig)]
-    for name in changes:
-        if name not in known:
-            raise UnknownName("keyword", name, known)
+def checkpoint(name: str) -> Checkpoint:
+    """Checkpoint of that name."""
+    if name not in checkpoints():
+        raise UnknownName("weights", name, checkpoints())
+    return checkpoints()[name]
 
 
-def check_known(config: ViTConfig, changes: Mapping[str, Any], *, fixed_pool: bool) -> None:
-    """Raise for a keyword that contradicts known values of the file."""
-    for name, value in changes.items():
-        known = getattr(config, name)
-        if name in FREE or name in ADAPTED or plain_size(value) == plain_size(known):
-            continue
-        if name == "pool" and not fixed_pool:
-            continue
-        if name == "head_width" and value in (None, config.key_width):
-            continue
-        if name == "layer_scale" and None not in (value, known):
-            continue
-        raise WeightsError(f"{name}={value!r} contradicts the weights, which say {known!r}")
+# Resolve a name or path: inside the package, published, or on disk.
 
 
-def resolve(
-    inferred: Inferred,
-    beside: Mapping[str, Any],
-    changes: Mapping[str, Any],
-    *,
-    architecture: Mapping[str, Any],
-    stored_image_size: Size | None,
-) -> Resolved:
-    """Config of a foreign file as saved, before any adaptation.
-
-    `architecture` completes `beside` if a config file names an architecture.
-    """
-    decided, assumed = dict(inferred.decided), list(inferred.notes)
-    stated, unrelated = _related(beside, decided)
-    usual, unusual = _related(architecture, decided)
-    beside = {**usual, **stated}
-    assumed += unrelated or unusual
-    _check_agreement(beside, decided)
-    given = {**changes, **beside}
-    known = decided | {name: beside[name] for name in UNUSED_IN_EVAL if name in beside}
-    for name, constant in inferred.constants.items():
-        if not name.startswith("resnet_") or decided.get("stem") == "resnet":
-            known[name] = given.get(name, constant)
-    for name, default in inferred.defaults.items():
-        known[name] = given.get(name, default)
-        if name not in given:
-            assumed.append(f"{name} {default}")
-    known |= _heads(inferred, given, assumed)
-    stored = with_positions(inferred, known, beside, changes, stored_image_size, assumed)
-    check_known(stored.config, changes, fixed_pool="pool" in decided)
-    return stored
+FOLDER = Path(__file__).resolve().parents[1] / "bundled"
+HUB = "hf:"
+"""Prefix of an address on the Hugging Face hub."""
+WORD = re.compile(r"\w[\w.-]*")
 
 
-def _related(
-    beside: Mapping[str, Any], decided: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], list[str]]:
-    """Config file fields, unless they contradict the tensors and describe another model."""
-    for name in IDENTITY:
-        if name == "patch_size" and decided.get("stem") == "resnet":
-            continue
-        if name in beside and plain_size(beside[name]) != plain_size(decided[name]):
-            note = f"config.json is of another model ({name} {beside[name]}, not {decided[name]})"
-            return {}, [note]
-    return beside, []
-
-
-def _check_agreement(beside: Mapping[str, Any], decided: Mapping[str, Any]) -> None:
-    """Raise if a config file and the tensors of the same model disagree."""
-    for name in sorted(beside.keys() & decided.keys() - {*ADAPTED - {"channels"}, *IDENTITY}):
-        found, stated = decided[name], beside[name]
-        present = name == "layer_scale" and None not in (found, stated)
-        if stated != found and not present:
-            raise WeightsError(
-                f"the config file says {name}={stated!r}, but the tensors say {found!r}"
-            )
-
-
-def _heads(inferred: Inferred, given: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
-    """Heads and head width; most tensors show only their product."""
-    inner = inferred.attention_width
-    if inner is None:
+def bundled_models() -> dict[str, Path]:
+    """Folder of every model inside the package, by its full name."""
+    if not FOLDER.is_dir():
         return {}
-    heads = inferred.decided.get("heads", given.get("heads"))
-    if heads is None:
-        head_width = given.get("head_width")
-        published = inferred.published_heads.get(inner)
-        if head_width is None and published:
-            head_width = inner // published
-            assumed.append(f"heads {published}: published models of width {inner}")
-        elif head_width is None:
-            head_width = HEAD_WIDTH
-            assumed.append(f"heads {inner // HEAD_WIDTH}: head width {HEAD_WIDTH}")
-        if inner % head_width:
-            raise WeightsError(
-                f"the tensors do not tell the number of heads, and {inner} is not a multiple of "
-                f"head width {head_width}; pass heads=..."
-            )
-        heads = inner // head_width
-    if heads < 1 or inner % heads:
-        raise WeightsError(f"heads={heads} does not divide the {inner} outputs of the queries")
-    head_width = inner // heads
-    if given.get("head_width") not in (None, head_width):
-        raise WeightsError(
-            f"head_width={given['head_width']} contradicts the tensors: {heads} heads share {inner}"
-        )
-    even = heads * head_width == inferred.decided["width"]
-    return {"heads": heads, "head_width": None if even else head_width}
+    return {folder.name: folder for folder in sorted(FOLDER.iterdir()) if _is_whole(folder)}
+
+
+def short_name(name: str) -> str:
+    """DATA of MODEL.DATA."""
+    return name.partition(".")[2]
+
+
+def bundled_names() -> tuple[str, ...]:
+    """All names of models inside the package, the short ones first."""
+    return (*map(short_name, bundled_models()), *bundled_models())
+
+
+def bundled_name(model: str | os.PathLike[str]) -> str | None:
+    """Full name of the model inside the package; None for any other word."""
+    if not isinstance(model, str):
+        return None
+    return next((name for name in bundled_models() if model in (name, short_name(name))), None)
+
+
+def bundled_folder(model: str | os.PathLike[str]) -> Path | None:
+    """Folder of the model inside the package; None for any other word."""
+    name = bundled_name(model)
+    return None if name is None else FOLDER / name
+
+
+def _is_whole(folder: Path) -> bool:
+    return bool(short_name(folder.name)) and (folder / CONFIG).is_file()
+
+
+def resolve(model: str | os.PathLike[str]) -> Checkpoint | Path:
+    """Published checkpoint of a name, or the path of a bundle or a weight file."""
+    return named(model) or find_bundle(locate(model))
+
+
+def named(path: str | os.PathLike[str]) -> Checkpoint | None:
+    """Checkpoint of a bare word; None for a path, or a model inside the package.
+
+    Any other word that begins with a model's name is a misspelt one.
+    """
+    text = os.fspath(path)
+    if text in checkpoints():
+        return checkpoints()[text]
+    if bundled_name(path) is not None:
+        return None
+    model, dot, _ = text.partition(".")
+    meant = dot and re.fullmatch(r"[\w.]+", text) and built_in(model)
+    if meant and Path(text).suffix not in SUFFIXES and not Path(text).exists():
+        raise UnknownName("weights", text, (*bundled_models(), *checkpoints()))
+    return None
+
+
+def locate(model: str | os.PathLike[str]) -> Path:
+    """Path of a model; `hf:OWNER/NAME` is downloaded.
+
+    A bare word that is neither a name nor on disk raises.
+    """
+    inside = bundled_folder(model)
+    if inside is not None:
+        return inside
+    if isinstance(model, str) and model.startswith(HUB):
+        folder: Path = resolve_entry("vitlab.weights.hub:pull")(model).folder
+        return folder
+    path = Path(model)
+    word = isinstance(model, str) and WORD.fullmatch(model) and path.suffix not in SUFFIXES
+    if word and not path.exists():
+        raise WeightsError(_unknown(os.fspath(model)))
+    return path
+
+
+def _unknown(word: str) -> str:
+    inside = bundled_names()
+    meant = near(word, (*inside, *checkpoints()))
+    message = [f"unknown model {word!r}, and no such file or folder"]
+    if word in DATASETS:
+        message.append("it is a dataset: are model and data swapped?")
+    if meant:
+        message.append(f"did you mean {', '.join(meant)}?")
+    own = f"{', '.join(inside)} (inside the package), " if inside else ""
+    message.append(f"valid: {own}a name of `vitlab weights list`, a run, a bundle or a weight file")
+    return "; ".join(message)

@@ -15,7 +15,7 @@ from vitlab.errors import WeightsError
 from vitlab.io.files import replacing, write_json
 from vitlab.models.vit import VisionTransformer
 from vitlab.weights.archives import write_npz
-from vitlab.weights.bundle_files import CONFIG, FORMAT_VERSION, WEIGHTS, is_bundle
+from vitlab.weights.bundle import CONFIG, FORMAT_VERSION, WEIGHTS, is_bundle
 from vitlab.weights.container import CONFIG_KEY, NOTE, NOTE_LIMIT, write_safetensors
 from vitlab.weights.formats.detect import layout_named
 from vitlab.weights.formats.huggingface_config import is_huggingface
@@ -28,6 +28,9 @@ CONTAINERS = {
     "google": (".npz", ".safetensors"),
     "timm": (".safetensors", ".pth", ".pt", ".bin"),
     "huggingface": ("", ".safetensors", ".bin"),
+    "huggingface-clip": (".safetensors", ".bin", ".pth", ".pt"),
+    "huggingface-dino": (".safetensors", ".bin", ".pth", ".pt"),
+    "open-clip": (".safetensors", ".pth", ".pt", ".bin"),
     "torchvision": (".safetensors", ".pth", ".pt"),
     "vit-pytorch": (".safetensors", ".pth", ".pt"),
     "vitlab": (".safetensors", ".pth", ".pt"),
@@ -116,7 +119,7 @@ def _layout(
     """Name, dtype and shape of each of their tensors, before any is converted."""
     shapes = expected_shapes(rules, {name: tuple(tensor.shape) for name, tensor in state.items()})
     for rule in rules:
-        dtype = state[rule.ours[0]].dtype if rule.ours else torch.float32
+        dtype = state[rule.ours[0]].dtype if rule.ours else rule.to_theirs([])[0].dtype
         for name in rule.theirs:
             yield name, dtype, shapes[name]
 

@@ -10,20 +10,14 @@ from vitlab.config import check_fields, from_dict
 from vitlab.errors import VitlabError, WeightsError
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.config import Size, ViTConfig, pair
-from vitlab.weights import imagenet
-from vitlab.weights.formats.config_values import flag, fraction, one_of, size
+from vitlab.objectives.objective import objective_of
+from vitlab.registry import OBJECTIVES
 from vitlab.weights.formats.huggingface_config import huggingface_fields, is_huggingface
 from vitlab.weights.formats.timm_config import is_timm, timm_fields
-from vitlab.weights.reading import read_json
+from vitlab.weights.labels import IMAGENET
+from vitlab.weights.reading import flag, fraction, one_of, read_json, size
 from vitlab.weights.source import WeightSource
 
-TASKS = {
-    None: "single-label",
-    "single_label_classification": "single-label",
-    "multi_label_classification": "multi-label",
-    "regression": "regression",
-}
-"""Hugging Face's `problem_type`."""
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers."""
 PROCESSOR_FLAGS = ("do_rescale", "do_normalize", "do_resize", "do_center_crop", "do_convert_rgb")
@@ -41,7 +35,15 @@ NOTED = (
     "head_width",
     "norm_eps",
     "gelu",
+    "norm",
+    "norm_at",
     "pool",
+    "pool_heads",
+    "position",
+    "rope",
+    "rope_form",
+    "rope_theta",
+    "position_grid",
     "resnet_norm_eps",
     "resnet_std_eps",
     "resnet_std_eps_at",
@@ -100,7 +102,7 @@ def read_ours(content: Mapping[str, Any]) -> Beside:
     """Our config, as in bundles and the metadata of our files."""
     kind = content.get("architecture", "vit")
     if kind != "vit":
-        raise WeightsError(f"a {kind}, which is no Vision Transformer; valid here: one of these")
+        raise WeightsError(f"architecture {kind!r} is not supported; valid: vit")
     return read_note(content, Beside(config=from_dict(ViTConfig, content["model"])))
 
 
@@ -108,6 +110,8 @@ def read_note(content: Mapping[str, Any], beside: Beside) -> Beside:
     """Content beside the file, with the file's own notes on its use and origin."""
     preparation, labels = content.get("preprocessing"), content.get("labels")
     noted = {name: _size(value) for name, value in (content.get("fields") or {}).items()}
+    if noted.get("position_grid") is not None:  # a grid stays a pair where a size becomes a number
+        noted["position_grid"] = pair(noted["position_grid"])
     return replace(
         beside,
         fields=noted or beside.fields,
@@ -127,9 +131,16 @@ def _huggingface(content: Mapping[str, Any], folder: Path, *, trust: bool) -> Be
         fields=fields,
         preprocessing=_huggingface_preprocessing(folder),
         labels=_labels(content.get("id2label"), content.get("label2id")),
-        task=TASKS[one_of("problem_type", content.get("problem_type"), TASKS)],
+        task=_task(content.get("problem_type")),
         notes=tuple(notes),
     )
+
+
+def _task(problem_type: object) -> str:
+    """Objective of Hugging Face's `problem_type`; without one, one class for each image."""
+    known: dict[str | None, str] = {None: "single-label"}
+    known |= {objective_of(name).problem_type or name: name for name in OBJECTIVES}
+    return known[one_of("problem_type", problem_type, known)]
 
 
 def _size(value: Any) -> Any:
@@ -152,6 +163,23 @@ def _labels(id2label: Any, label2id: Any = None) -> tuple[str, ...] | None:
         if id2label.get(str(number)) != name:
             raise WeightsError(f"label2id says {name!r} is {number}, which id2label contradicts")
     return labels
+
+
+def preprocessing_in(content: Mapping[str, Any]) -> Preprocessing | None:
+    """Preprocessing in a JSON file of a bundle, of timm or of transformers; None if there is none.
+
+    An object with the fields of `Preprocessing` is one, too.
+    """
+    inside = content.get("preprocessing")
+    if isinstance(inside, Mapping):
+        return Preprocessing.from_json(inside)
+    if {"size", "mean", "std"} <= content.keys():
+        return Preprocessing.from_json(content)
+    if content.keys() & {"image_mean", "image_processor_type", "feature_extractor_type"}:
+        return _from_processor(content)
+    given = {**content, **(content.get("pretrained_cfg") or {})}
+    sides = size("input_size", given["input_size"][1:]) if "input_size" in given else 224
+    return _timm_preprocessing(given, sides)
 
 
 def _huggingface_preprocessing(folder: Path) -> Preprocessing | None:
@@ -229,7 +257,7 @@ def _timm(content: Mapping[str, Any], *, trust: bool) -> Beside:
         fields=fields,
         preprocessing=_timm_preprocessing(given, (usual or fields).get("image_size", 224)),
         labels=tuple(map(str, labels)) if labels else None,
-        dataset=imagenet.NAME if re.search(TIMM_IMAGENET, str(given.get("tag"))) else None,
+        dataset=IMAGENET if re.search(TIMM_IMAGENET, str(given.get("tag"))) else None,
         architecture=usual,
         notes=tuple(notes),
     )
@@ -252,6 +280,8 @@ def _timm_preprocessing(given: Mapping[str, Any], sides: Size) -> Preprocessing 
 
 # Config files of Hugging Face transformers that correspond to our config.
 
+HIDDEN_ACT = {"erf": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
+
 
 def huggingface_config(config: ViTConfig, source: WeightSource | None) -> dict[str, object]:
     """`config.json` of a ViTForImageClassification, or of a ViTModel without a head."""
@@ -262,7 +292,7 @@ def huggingface_config(config: ViTConfig, source: WeightSource | None) -> dict[s
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
         "intermediate_size": config.mlp_width,
-        "hidden_act": "gelu" if config.gelu == "erf" else "gelu_pytorch_tanh",
+        "hidden_act": HIDDEN_ACT[config.gelu],
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
         "layer_norm_eps": config.norm_eps,
@@ -279,9 +309,8 @@ def huggingface_config(config: ViTConfig, source: WeightSource | None) -> dict[s
         content["id2label"] = {str(i): name for i, name in enumerate(names)}
         content["label2id"] = {name: i for i, name in enumerate(names)}
         task = source.task if source is not None else "single-label"
-        problem = next(theirs for theirs, ours in TASKS.items() if ours == task)
-        if problem is not None:
-            content["problem_type"] = problem
+        if task != "single-label":  # Hugging Face's default
+            content["problem_type"] = objective_of(task).problem_type
     return content
 
 
@@ -321,7 +350,7 @@ def _processor(preprocessing: Preprocessing) -> str:
     if preprocessing.keep_aspect and height != width:
         raise WeightsError(
             f"format 'huggingface' cannot express preprocessing that keeps proportions for "
-            f"{height} x {width} pixels; valid: square images, or keep_aspect=False"
+            f"{width} x {height} pixels; valid: square images, or keep_aspect=False"
         )
     if preprocessing.keep_aspect:
         return "CLIPImageProcessor"

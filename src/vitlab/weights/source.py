@@ -1,12 +1,21 @@
-"""Origin of a model's weights, and facts about their use."""
+"""Origin and identity of a model's weights, and facts about their use; imports no torch."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
+from vitlab.config import to_dict
 from vitlab.errors import PreprocessingUnknown, VitlabError, WeightsError
 from vitlab.images.preprocessing import Preprocessing
+from vitlab.models.config import pair
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +69,8 @@ class WeightSource:
             raise PreprocessingUnknown(
                 f"{self.path.name}: nothing says how images must be prepared for these weights; "
                 f"put the config.json or preprocessor_config.json of their publisher beside the "
-                f"file, or pass preprocessing=Preprocessing(size=..., mean=..., std=...) in Python"
+                f"file, pass --preprocessing imagenet, half or FILE (or --mean and --std), or pass "
+                f"preprocessing=Preprocessing(size=..., mean=..., std=...) in Python"
             )
         return self.preprocessing
 
@@ -79,3 +89,64 @@ def stored_preprocessing(content: Mapping[str, Any], name: str) -> Preprocessing
             f"{name}: preprocessing of {found.channels} channels for a model of {channels}"
         )
     return found
+
+
+# Identity: digests of everything that affects predictions.
+
+HEAD_FIELDS = ("classes", "head", "representation_size")
+TRAINING_FIELDS = ("dropout", "attention_dropout", "drop_path", "layer_scale", "position_std")
+"""Fields that follow from tensors, or that affect training only."""
+SIZE_FIELDS = ("image_size", "patch_size")
+"""Fields in which 224 and (224, 224) are equal."""
+HEAD = ("head.", "pre_logits.")
+ADDED = {
+    "patch_bias": True,
+    "embed_norm": False,
+    "rope": False,
+    "rope_form": "axial",
+    "norm_kind": "layer",
+    "mlp_bias": True,
+    "mlp_norm": False,
+    "key_bias": True,
+    "rope_periods": None,
+    "relative_table": "none",
+    "pool_heads": None,
+    "pool_mlp_width": None,
+    "unit_norm": False,
+    "attention_norm": False,
+    "position_std": None,
+}
+"""Options younger than the first digests. At these values they are left out, so that files written
+before them stay valid; add every new option of `ViTConfig` here."""
+
+
+def _described(config: Any) -> dict[str, Any]:
+    """Settings as JSON-able values, without young options at their defaults."""
+    return {k: v for k, v in to_dict(config).items() if k not in ADDED or v != ADDED[k]}
+
+
+def fingerprint(model: "nn.Module") -> str:
+    """SHA-256 of config and tensors, without the head: the same in every file format."""
+    config = {
+        key: pair(getattr(model.config, key)) if key in SIZE_FIELDS else value
+        for key, value in _described(model.config).items()
+        if key not in (*HEAD_FIELDS, *TRAINING_FIELDS)
+    }
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        if name.startswith(HEAD):
+            continue
+        array = np.ascontiguousarray(tensor.detach().cpu().numpy())
+        digest.update(f"{name} {array.dtype.str} {tuple(tensor.shape)}".encode())
+        digest.update(array.reshape(-1).data)
+    return digest.hexdigest()
+
+
+def network_digest(model: "nn.Module", *facts: Any) -> str:
+    """Digest of config, tensors and `facts`: equal for equal models, whatever their file."""
+    described = [_described(cast(Any, model).config), *facts]
+    digest = hashlib.blake2b(json.dumps(described).encode(), digest_size=16)
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Runtimes of exported models: each opens a file for so many callers and threads."""
+"""Runtimes of exported models: each opens a file for a number of callers and threads."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.errors import MissingExtra, VitlabError, WeightsError
-from vitlab.machine import cores as runtime
-from vitlab.weights.aoti_package import check_trusted, read_package
-from vitlab.weights.exported import read_deployed, read_metadata
+from vitlab.machine import device as runtime
+from vitlab.weights.exported import check_trusted, read_export_metadata, read_metadata, read_package
 
 Images = NDArray[np.uint8] | NDArray[np.float32]
 Compute = Callable[[Images], NDArray[np.float32]]
@@ -23,20 +22,20 @@ INPUT, OUTPUT = "images", "logits"
 
 @runtime_checkable
 class Runtime(Protocol):
-    """Something that computes what an exported file says."""
+    """Interface of a runtime that computes an exported model."""
 
     def metadata(self) -> Mapping[str, str]:
-        """What the file says of itself."""
+        """Metadata of the file."""
 
     def open(self, *, threads: int, callers: int) -> Compute:
-        """The model for `callers` that call at once, each computed with so many threads."""
+        """The model for `callers` concurrent calls, each with `threads` threads."""
 
     def start_thread(self, threads: int) -> None:
         """Called in each thread that will call, before it does."""
 
 
 class OpenedOnce:
-    """A runtime that loads the file once for each use, whoever asks first."""
+    """A runtime that loads the file once per number of threads and callers; thread-safe."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -45,7 +44,7 @@ class OpenedOnce:
 
     @property
     def loaded(self) -> bool:
-        """Whether the weights are in memory already."""
+        """True if the weights are in memory."""
         return bool(self._opened)
 
     def open(self, *, threads: int, callers: int) -> Compute:
@@ -181,16 +180,16 @@ class Aoti:
 
 
 def shared_pool(*, threads: int, callers: int) -> int:
-    """What ONNX Runtime is told of a session, so that each of its callers has so many threads.
+    """Number of threads to set in ONNX Runtime so that each caller has `threads`.
 
-    It starts one thread less than it is told, since a caller computes, too. There are several
-    callers, and its threads help whoever has work.
+    It starts one thread less than its setting, since the calling thread computes, too. Its threads
+    are shared by all callers.
     """
     return callers * (threads - 1) + 1
 
 
 def run_onnx(path: Path) -> Compute:
-    """What an ONNX file computes, with one thread."""
+    """The model in an ONNX file, with one thread."""
     return OnnxRuntime(path).open(threads=1, callers=1)
 
 
@@ -222,17 +221,17 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-# Which of the installed runtimes runs an ONNX file best here; imports none of them.
+# Choice of the fastest installed runtime for an ONNX file; imports none of them.
 
 ENGINES = ("onnxruntime", "openvino")
-"""What runs ONNX files; the first is the usual one."""
+"""Engines for ONNX files; the first is the default."""
 STREAMED = 150_000_000
 """Bytes of weights beyond which OpenVINO loses against ONNX Runtime when every core has batches of
 its own: ViT-S has 88 million and is 1.18 times as fast, ViT-B 346 million and 0.77 times."""
 
 
 def onnx_engine(file: Path, *, quickly: bool) -> str | None:
-    """What runs this file best, of what is installed; None: nothing.
+    """Fastest installed engine for this file; None: none is installed.
 
     OpenVINO where it is the faster one (docs/benchmark.md), else ONNX Runtime, which also starts
     sooner: `quickly` for a single image.
@@ -243,12 +242,12 @@ def onnx_engine(file: Path, *, quickly: bool) -> str | None:
     wide = runtime.wide_vectors() and runtime.tuned()
     if quickly or not wide:  # whatever the file is
         return "onnxruntime"
-    facts = read_deployed(read_metadata(file), str(file)).facts
+    facts = read_export_metadata(read_metadata(file), str(file)).facts
     eight_bits = facts.quantize == "int8"
     streamed = facts.weight_bytes > STREAMED
     return "onnxruntime" if eight_bits or streamed else "openvino"
 
 
 def installed_engines() -> tuple[str, ...]:
-    """Those that can be imported."""
+    """Engines that can be imported."""
     return tuple(name for name in ENGINES if find_spec(name) is not None)

@@ -8,38 +8,29 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.classify.batch_size import check_weights, fitting, share_cores, within_memory
 from vitlab.classify.engines.runtimes import Compute, Images, OpenedOnce
 from vitlab.errors import InputError, WeightsError
 from vitlab.images.preprocessing import Preprocessing
-from vitlab.machine.cores import cores, keep_freed_memory
+from vitlab.machine.device import (
+    check_weights,
+    cores,
+    fitting,
+    keep_freed_memory,
+    share_cores,
+    within_memory,
+)
+from vitlab.objectives.objective import objective_of
 from vitlab.task import Task
 from vitlab.weights.exported import Facts
 
-# What makes an answer of a model's output, by task; imports no torch.
-
 Numbers = NDArray[np.float32]
-
-
-def answer(logits: Numbers, task: Task) -> Numbers:
-    """Probabilities of classes or of labels, or the values themselves."""
-    if task == "single-label":
-        shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True), dtype=np.float32)
-    if task == "multi-label":
-        # Each half where exp cannot overflow.
-        small = np.exp(-np.abs(logits))
-        return np.asarray(np.where(logits >= 0, 1, small) / (1 + small), dtype=np.float32)
-    return logits
-
-
 UNEVEN = 1.25
 """Time of the slowest core against the mean, from which on all cores rather share one batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A file that a runtime computes, and what is known of it."""
+    """An exported file in its runtime, with its metadata."""
 
     runtime: OpenedOnce
     name: str
@@ -79,10 +70,10 @@ class SessionEngine:
 
     def predict(self, pixels: Images) -> Numbers:
         """Probabilities [B, classes] of pixels [B, C, H, W]: 8 bits, or normalised already."""
-        return answer(self.logits(pixels), self._source.task)
+        return objective_of(self._source.task).probabilities(self.logits(pixels))
 
     def logits(self, pixels: Images) -> Numbers:
-        """What the file computes; a batch that no worker called for is shared out to all cores."""
+        """Logits [B, classes]; a batch from outside the workers is split over all cores."""
         self._check(pixels)
         if getattr(self._worker, "started", False):
             pieces = self._cut(pixels, 1)
@@ -94,7 +85,7 @@ class SessionEngine:
         return np.concatenate([piece.result() for piece in submitted])
 
     def close(self) -> None:
-        """Let go of the threads that shared batches; what another caller submitted is computed."""
+        """Release the threads; batches submitted by other callers are still computed."""
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
@@ -109,10 +100,10 @@ class SessionEngine:
         return self._source.runtime.open(threads=self._threads, callers=1)
 
     def _submit(self, compute: Compute, pieces: list[Images]) -> list[Future[Numbers]]:
-        """Pieces for threads of which there is one set, however many callers there are.
+        """Submit pieces to the one pool of threads that all callers share.
 
-        Under the lock, so that nobody closes them in between. They do not hold the engine: one
-        that nobody uses any more takes its threads with it.
+        The lock keeps `close` out in between. The threads hold no reference to the engine, so that
+        an unused engine is freed together with its threads.
         """
         with self._lock:
             if self._pool is None:
@@ -121,7 +112,7 @@ class SessionEngine:
             return [self._pool.submit(self._compute, compute, piece) for piece in pieces]
 
     def _shares_one(self, images: int) -> bool:
-        """Whether so many images leave cores idle unless all work on the same."""
+        """True if so few images would leave cores idle unless all cores share one batch."""
         rounds = -(-images // self.workers)
         return rounds * self.workers > UNEVEN * images
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, fields
-from typing import Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from vitlab.errors import ConfigError, UnknownName
 
@@ -23,9 +23,7 @@ class AugmentConfig:
     flip: Literal["none", "random", "alternate"] = "none"
     """Mirror half of the images; `alternate` mirrors an image in every other epoch."""
     shift: int = 0
-    """Largest number of pixels that an image moves along each axis."""
-    shift_padding: Literal["reflect", "zero"] = "reflect"
-    """Content moved in from outside: the image mirrored at its edge, or black."""
+    """Largest number of pixels that an image moves along each axis, mirrored at its edge."""
     policy: Literal["none", "trivial", "randaugment"] = "none"
     """TrivialAugment (arXiv:2103.10158, wide) or RandAugment (arXiv:1909.13719)."""
     policy_ops: int = 2
@@ -42,8 +40,8 @@ class AugmentConfig:
     """Alpha of mixup (arXiv:1710.09412); 0: off. With cutmix too, each image gets one of them."""
     cutmix: float = 0.0
     """Alpha of CutMix (arXiv:1905.04899); 0: off."""
-    mix_probability: float = 1.0
-    """Probability that an image is mixed at all."""
+    REMOVED: ClassVar[dict[str, Any]] = {"shift_padding": "reflect", "mix_probability": 1.0}
+    """Options of earlier versions, with their defaults."""
 
     def __post_init__(self) -> None:
         _check_names(self)
@@ -53,7 +51,7 @@ class AugmentConfig:
     @property
     def mixes(self) -> bool:
         """True if targets become distributions over the classes."""
-        return self.mix_probability > 0 and (self.mixup > 0 or self.cutmix > 0)
+        return self.mixup > 0 or self.cutmix > 0
 
 
 def _check_names(config: AugmentConfig) -> None:
@@ -70,7 +68,7 @@ def _check_numbers(config: AugmentConfig) -> None:
     for name in ("shift", "cutout", "mixup", "cutmix"):
         if not 0 <= getattr(config, name) < math.inf:
             raise ConfigError(f"{name} {getattr(config, name)} is not a finite number from 0 on")
-    for name in ("erase", "mix_probability", "color_jitter"):
+    for name in ("erase", "color_jitter"):
         if not 0 <= getattr(config, name) <= 1:
             raise ConfigError(f"{name} {getattr(config, name)} is not in [0, 1]")
     if not 0 <= config.policy_magnitude < MAGNITUDES:

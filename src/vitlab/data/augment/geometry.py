@@ -1,10 +1,10 @@
 """Shift, crop and erase whole batches, with separate parameters for each image.
 
-Parameters are drawn on the CPU for every device, so the same seed gives the same batch on all.
+Parameters come from `draws.py`: on the CPU for every device, so the same seed gives the same batch
+on all.
 """
 
 from random import Random
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,68 +12,67 @@ from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor
 
 from vitlab.data.augment.config import AugmentConfig
-from vitlab.data.augment.operations import adjust_brightness, adjust_color, adjust_contrast
-from vitlab.data.augment.policies import apply_policy
+from vitlab.data.augment.draws import Draws
+from vitlab.data.augment.policies import (
+    adjust_brightness,
+    adjust_color,
+    adjust_contrast,
+    apply_policy,
+)
 from vitlab.errors import DataError
-from vitlab.images.boxes import Box, crop_box, random_box
+from vitlab.images.decode import Box, crop_box, random_box
 from vitlab.images.preprocessing import Interpolation, cover
 
 ERASED_AREA = (0.02, 1 / 3)
 ERASED_RATIO = (0.3, 3.3)
 """Aspect ratios of random erasing, as its authors chose them."""
-SEEDS = 2**62
 
 
 def augment_pixels(
     images: UInt8[Tensor, "B C H W"],
     config: AugmentConfig,
+    draws: Draws,
     *,
-    mirrored: Bool[Tensor, " B"],
-    generator: torch.Generator,
+    mirrored: Bool[Tensor, " B"] | None = None,
 ) -> UInt8[Tensor, "B C H W"]:
     """Augment 8-bit pixels, except for the random crop, which may happen while decoding."""
-    batch = len(images)
-    if config.flip != "none":
+    if mirrored is not None:
         images = mirror(images, mirrored)
-    if config.shift:
-        offsets = torch.randint(-config.shift, config.shift + 1, (batch, 2), generator=generator)
-        images = shift(images, offsets, config.shift_padding)
-    if config.policy != "none":
-        images = apply_policy(images, config, generator)
-    if config.color_jitter:
-        factors = 1 + config.color_jitter * (2 * torch.rand(3, batch, generator=generator) - 1)
+    if draws.offsets is not None:
+        images = shift(images, draws.offsets)
+    if draws.operations is not None:
+        images = apply_policy(images, config, draws)
+    if draws.factors is not None:
         for adjust, factor in zip(
-            (adjust_brightness, adjust_contrast, adjust_color), factors, strict=True
+            (adjust_brightness, adjust_contrast, adjust_color), draws.factors.T, strict=True
         ):
             images = adjust(images, factor.to(images.device))
     return images
 
 
 def augment_normalised(
-    images: Float[Tensor, "B C H W"], config: AugmentConfig, generator: torch.Generator
+    images: Float[Tensor, "B C H W"], config: AugmentConfig, draws: Draws
 ) -> Float[Tensor, "B C H W"]:
     """Augment normalised images, where zero is the mean colour."""
-    if config.cutout:
-        images = blank(images, cutout_boxes(images, config.cutout, generator))
-    if config.erase:
-        images = blank(images, erase_boxes(images, config.erase, generator))
+    if draws.cutout is not None:
+        images = blank(images, cutout_boxes(images, config.cutout, draws.cutout))
+    if draws.erased is not None and draws.erasing is not None:
+        images = blank(images, erase_boxes(images, draws.erased, draws.erasing))
     return images
 
 
 def which_to_mirror(
     config: AugmentConfig,
+    draws: Draws,
     index: Int[Tensor, " B"],
     epoch: Int[Tensor, " B"],
     *,
     seed: int,
-    generator: torch.Generator,
-) -> Bool[Tensor, " B"]:
+) -> Bool[Tensor, " B"] | None:
     """Half of the images at random, or the half whose turn it is (Jordan, arXiv:2404.00498)."""
-    if config.flip == "random":
-        return torch.rand(len(index), generator=generator) < 0.5
     if config.flip == "alternate":
         return (coin(index, seed) + epoch) % 2 == 1
-    return torch.zeros(len(index), dtype=torch.bool)
+    return draws.flips
 
 
 def coin(index: Int[Tensor, " B"], seed: int) -> Int[Tensor, " B"]:
@@ -97,21 +96,15 @@ def mirror(
 
 
 def shift(
-    images: Shaped[Tensor, "B C H W"],
-    offsets: Int[Tensor, "B 2"],
-    padding: Literal["reflect", "zero"],
+    images: Shaped[Tensor, "B C H W"], offsets: Int[Tensor, "B 2"]
 ) -> Shaped[Tensor, "B C H W"]:
-    """Each image shifted down and right by its offsets; a crop of the padded image."""
+    """Each image shifted down and right by its offsets; a crop of the image with mirrored edges."""
     height, width = images.shape[-2:]
     offsets = offsets.to(images.device)
     rows = torch.arange(height, device=images.device) - offsets[:, :1]  # [B, H]
     columns = torch.arange(width, device=images.device) - offsets[:, 1:]  # [B, W]
     from_row, from_column = _reflect(rows, height), _reflect(columns, width)
-    moved = pick(images, from_row[:, :, None] * width + from_column[:, None, :])
-    if padding == "zero":
-        inside = (rows == from_row)[:, :, None] & (columns == from_column)[:, None, :]
-        moved = moved.masked_fill(~inside[:, None], 0)
-    return moved
+    return pick(images, from_row[:, :, None] * width + from_column[:, None, :])
 
 
 def pick(
@@ -141,11 +134,6 @@ def random_crops(
     )
 
 
-def draw_seeds(count: int, generator: torch.Generator) -> Int[Tensor, " B"]:
-    """Seeds for Python's `Random`, where each image's draws depend on its own size."""
-    return torch.randint(SEEDS, (count,), generator=generator)
-
-
 def resized_crop(
     images: UInt8[Tensor, "B C H W"], boxes: Int[Tensor, "B 4"]
 ) -> UInt8[Tensor, "B C H W"]:
@@ -167,28 +155,24 @@ def _stretch(low: Tensor, high: Tensor, size: int) -> Float[Tensor, "B to of"]:
 
 
 def cutout_boxes(
-    images: Shaped[Tensor, "B C H W"], side: int, generator: torch.Generator
+    images: Shaped[Tensor, "B C H W"], side: int, centres: Float[Tensor, "B 2"]
 ) -> Int[Tensor, "B 4"]:
-    """Squares around random pixels; a part of a square may lie outside."""
-    sizes = torch.tensor(images.shape[-2:])
-    centres = (torch.rand(len(images), 2, generator=generator) * sizes).long()
-    corners = centres - side // 2
+    """Squares around these places; a part of a square may lie outside."""
+    corners = (centres * torch.tensor(images.shape[-2:])).long() - side // 2
     return torch.cat([corners, corners + side], dim=1)
 
 
 def erase_boxes(
-    images: Shaped[Tensor, "B C H W"], probability: float, generator: torch.Generator
+    images: Shaped[Tensor, "B C H W"], erased: Bool[Tensor, " B"], seeds: Int[Tensor, " B"]
 ) -> Int[Tensor, "B 4"]:
-    """Random rectangles for some of the images and empty ones for the rest."""
+    """Random rectangles for the erased images and empty ones for the rest."""
     size = (images.shape[-2], images.shape[-1])
-    chosen = (torch.rand(len(images), generator=generator) < probability).tolist()
-    seeds = draw_seeds(len(images), generator).tolist()
     nothing = Box(0, 0, 0, 0)
     boxes = [
         random_box(size, area=ERASED_AREA, ratio=ERASED_RATIO, draw=Random(seed)) or nothing
-        if erased
+        if chosen
         else nothing
-        for erased, seed in zip(chosen, seeds, strict=True)
+        for chosen, seed in zip(erased.tolist(), seeds.tolist(), strict=True)
     ]
     return torch.tensor(boxes)
 

@@ -3,34 +3,28 @@
 Every image has its own partner, share and kind of mixing.
 """
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitlab.data.augment.config import AugmentConfig
+from vitlab.data.augment.draws import Draws
 from vitlab.data.augment.geometry import inside
 
 
 def mix(
-    images: Float[Tensor, "B C H W"],
-    targets: Float[Tensor, "B classes"],
-    config: AugmentConfig,
-    generator: torch.Generator,
+    images: Float[Tensor, "B C H W"], targets: Float[Tensor, "B classes"], draws: Draws
 ) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B classes"]]:
-    """Mix images and targets by `config`: some blended, some patched, some unchanged."""
-    batch = len(images)
-    partner = torch.randperm(batch, generator=generator)
-    mixed = torch.rand(batch, generator=generator) < config.mix_probability
-    patched = mixed & _with_cutmix(config, batch, generator)
-    if config.mixup:
-        share = beta(config.mixup, batch, generator).where(mixed & ~patched, 1.0)
+    """Mix images and targets as drawn: each image is blended or patched."""
+    partner, patched = draws.partner, draws.patched
+    assert partner is not None
+    assert patched is not None
+    blended = images, targets
+    if draws.mixup is not None:
+        share = draws.mixup.where(~patched, 1.0)
         blended = mixup(images, targets, partner=partner, share=share)
-    else:
-        blended = images, targets
-    if not config.cutmix:
+    if draws.cutmix is None or draws.boxes is None:
         return blended
-    boxes = cutmix_boxes(images, beta(config.cutmix, batch, generator), generator)
+    boxes = cutmix_boxes(images, draws.cutmix, draws.boxes)
     cut = cutmix(images, targets, partner=partner, boxes=boxes)
     choice = patched.to(images.device)
     return (
@@ -72,25 +66,10 @@ def cutmix(
 
 
 def cutmix_boxes(
-    images: Float[Tensor, "B C H W"], share: Float[Tensor, " B"], generator: torch.Generator
+    images: Float[Tensor, "B C H W"], share: Float[Tensor, " B"], centres: Float[Tensor, "B 2"]
 ) -> Int[Tensor, "B 4"]:
-    """Boxes of the image's proportions around random centres, cut off at the image's edge."""
+    """Boxes of the image's proportions around these places, cut off at the image's edge."""
     sizes = torch.tensor(images.shape[-2:])
     sides = (sizes * (1 - share).sqrt()[:, None]).long()  # [B, 2]
-    corners = (torch.rand(len(images), 2, generator=generator) * sizes).long() - sides // 2
+    corners = (centres * sizes).long() - sides // 2
     return torch.cat([corners, corners + sides], dim=1)
-
-
-def beta(alpha: float, count: int, generator: torch.Generator) -> Float[Tensor, " B"]:
-    """Draws from Beta(alpha, alpha); torch has none that takes a generator."""
-    seed = int(torch.randint(2**62, (), generator=generator))
-    draws = np.random.default_rng(seed).beta(alpha, alpha, count)
-    return torch.from_numpy(draws.astype(np.float32))
-
-
-def _with_cutmix(
-    config: AugmentConfig, batch: int, generator: torch.Generator
-) -> Bool[Tensor, " B"]:
-    if config.mixup and config.cutmix:
-        return torch.rand(batch, generator=generator) < 0.5
-    return torch.full((batch,), bool(config.cutmix))

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from vitlab.data.check.inspect import WHOLE, Listing
-from vitlab.data.sources.folder import TEST, TRAIN, folded
+from vitlab.data.shards.layout import TEST, TRAIN
+from vitlab.data.sources.folder import folded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,6 +21,8 @@ class Kind:
     plural: str = ""
     serious: bool = False
     """True if it hurts training, or the trust in the result."""
+    unread: bool = False
+    """True if the files take no part in training, by their name or place."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +40,7 @@ class Finding:
 
     name: str
     serious: bool
+    unread: bool
     count: int
     noun: str
     advice: str
@@ -60,6 +64,7 @@ def finding(
         Finding(
             name=name,
             serious=kind.serious,
+            unread=kind.unread,
             count=number,
             noun=kind.noun if number == 1 else kind.plural or f"{kind.noun}s",
             advice=kind.advice.format(**values),
@@ -139,6 +144,16 @@ KINDS = {
         advice="named like an image, with something else inside: skipped in training; delete",
         serious=True,
     ),
+    "no_decoder": Kind(
+        noun="HEIC photograph",
+        advice="without a decoder: skipped in training; {install}, or convert to JPEG",
+        serious=True,
+    ),
+    "foreign": Kind(
+        noun="file",
+        advice="in formats that are not read ({formats}): skipped in training; {remedy}",
+        serious=True,
+    ),
     "unreadable": Kind(
         noun="file",
         advice="that cannot be read: skipped in training; repair or delete",
@@ -191,11 +206,13 @@ KINDS = {
     "deep": Kind(noun="image", advice="with 16 bits a channel: scaled to 8"),
     "transparent": Kind(noun="image", advice="with transparency: put on white"),
     "palette": Kind(noun="image", advice="with a palette: converted to RGB"),
-    "loose": Kind(noun="image", advice="in no class folder: never read"),
+    "loose": Kind(noun="image", advice="in no class folder", unread=True),
     "hidden": Kind(
-        noun="image", advice="with an ending that is not looked for: never read; rename or convert"
+        noun="image",
+        advice="with an ending that is not looked for; rename or convert",
+        unread=True,
     ),
-    "other_files": Kind(noun="file", advice="of another kind, by name and content: never read"),
+    "other_files": Kind(noun="file", advice="of another kind, by name and content", unread=True),
 }
 """All kinds of findings, in the order of the report."""
 

@@ -1,6 +1,7 @@
 """Inspect one file: read once, completely, as for a model."""
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +13,9 @@ from typing import Literal
 from PIL import Image, UnidentifiedImageError
 
 from vitlab.data.duplicates import Thumbnails, grey, thumbnail
+from vitlab.data.shards.index import UNLABELLED, Index
+from vitlab.data.shards.layout import TEST, TRAIN
 from vitlab.data.sources.folder import (
-    TEST,
-    TRAIN,
     all_files,
     entries,
     has_splits,
@@ -22,13 +23,25 @@ from vitlab.data.sources.folder import (
     subfolders,
 )
 from vitlab.errors import DataError, SeveralPictures, TooLarge
-from vitlab.images.bands import array_bands, is_array, is_tiff, tiff_bands
-from vitlab.images.decode import LYING, UPRIGHT, check_regular, reason_of
-from vitlab.images.open import check_pixels, check_single, open_image
+from vitlab.images.bands import array_bands, tiff_bands
+from vitlab.images.decode import LYING, UPRIGHT
+from vitlab.images.open import (
+    ENDINGS,
+    ImageFile,
+    MissingDecoder,
+    as_file,
+    check_pixels,
+    check_regular,
+    check_single,
+    is_array,
+    is_tiff,
+    open_image,
+    reason_of,
+)
 from vitlab.images.preprocessing import ORIENTATION
 from vitlab.images.statistics import shown
 
-Problem = Literal["unreadable", "truncated", "not_images", "too_large", "animated"]
+Problem = Literal["unreadable", "truncated", "not_images", "too_large", "animated", "no_decoder"]
 CHUNK = 256
 """Files in progress at a time, so that interrupts are handled and memory stays small."""
 ALIKE = {"MPO": "JPEG"}
@@ -71,7 +84,7 @@ Watch = Callable[[int, int], None]
 """Callback with the number of finished files and the total."""
 
 
-def inspect_files(paths: Sequence[Path], watch: Watch) -> Iterator[Inspected]:
+def inspect_files(paths: Sequence[ImageFile], watch: Watch) -> Iterator[Inspected]:
     """Facts about each file, in order, decoded by as many threads as there are processors."""
     with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
         warnings.simplefilter("ignore")  # Pillow's, about damage that it can repair
@@ -81,19 +94,26 @@ def inspect_files(paths: Sequence[Path], watch: Watch) -> Iterator[Inspected]:
     watch(len(paths), len(paths))
 
 
-def inspect_file(path: Path) -> Inspected:
-    """Decode a file, and return its facts or the reason why it cannot be read."""
+def inspect_file(source: ImageFile) -> Inspected:
+    """Decode an image, and return its facts or the reason why it cannot be read."""
+    path = Path(source)
     try:
-        check_regular(str(path))
-        if is_array(path) or (is_tiff(path) and not _opens(path)):
-            return _band_facts(path)
-        with open_image(path) as image:
-            check_single(image)
-            return _facts(image)
+        with as_file(source) as name:
+            path = Path(name)
+            return _inspect(path)
     except Exception as error:  # decoders of damaged files raise nearly anything
         # The valid choices are in the finding, once for all of its files.
-        found = reason_of(error, str(path)).partition("; valid: ")[0]
+        found = re.split("; valid: |, which needs ", reason_of(error, str(path)))[0]
         return BrokenFile(_problem(error), found)
+
+
+def _inspect(path: Path) -> ImageFacts:
+    check_regular(str(path))
+    if is_array(path) or (is_tiff(path) and not _opens(path)):
+        return _band_facts(path)
+    with open_image(path) as image:
+        check_single(image)
+        return _facts(image)
 
 
 def is_image(path: Path) -> bool:
@@ -102,6 +122,8 @@ def is_image(path: Path) -> bool:
         check_regular(str(path))
         with open_image(path):
             return True
+    except MissingDecoder:
+        return True
     except Exception:  # a file that cannot be opened is not an image
         return False
 
@@ -162,6 +184,8 @@ def _is_deep(image: Image.Image) -> bool:
 
 
 def _problem(error: Exception) -> Problem:
+    if isinstance(error, MissingDecoder):
+        return "no_decoder"
     if isinstance(error, UnidentifiedImageError):
         return "not_images"
     if isinstance(error, TooLarge):
@@ -174,7 +198,7 @@ def _problem(error: Exception) -> Problem:
 @cache
 def _formats() -> dict[str, str]:
     """Format of each extension."""
-    return Image.registered_extensions()
+    return {ending: name for name, endings in ENDINGS.items() for ending in endings}
 
 
 # Every file of a folder with its split and class, for faulty folders too.
@@ -217,6 +241,26 @@ def list_folder(root: Path) -> Listing:
     if not files and not any(classes.values()):
         raise DataError(f"{root} is empty; valid: one folder of images for each class")
     return Listing(root=root, classes=classes, files=files)
+
+
+def list_index(index: Index) -> Listing:
+    """All samples of shards or tables, in their order."""
+    header = index.header
+    single = header.task == "single-label"
+    whole = [WHOLE] if len(header.splits) == 1 else list(header.splits)
+    files, classes = [], {}
+    for split, (start, end) in zip(whole, header.splits.values(), strict=True):
+        labels = index.label[start:end].tolist() if single else [UNLABELLED] * (end - start)
+        classes[split] = tuple(sorted({header.labels[n] for n in labels if n != UNLABELLED}))
+        files += [
+            ListedFile(index.name(start + number), split, _name(header.labels, label), True)
+            for number, label in enumerate(labels)
+        ]
+    return Listing(root=Path(index.store.root), classes=classes, files=tuple(files))
+
+
+def _name(names: Sequence[str], label: int) -> str | None:
+    return None if label == UNLABELLED else names[label]
 
 
 def _splits(root: Path) -> list[str]:

@@ -61,6 +61,7 @@ def open_fashion(folder: Path) -> DataSource:
         image_size=SHAPE,
         open_train=partial(_read, folder, *TRAIN),
         open_test=partial(_read, folder, *TEST),
+        tested=10_000,
         mean=(0.28604,),
         std=(0.35302,),
     )

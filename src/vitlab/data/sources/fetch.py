@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitlab.data.datasets import Dataset, Mirror
-from vitlab.data.home import writable_home
 from vitlab.errors import DataError
-from vitlab.io.download import SILENT, Progress, sync
-from vitlab.io.files import locked
+from vitlab.io.download import SILENT, Progress
+from vitlab.io.files import locked, sync, writable_home
 
 WORKSHOP = ".fetch"
 """Folder in a data home for locks and partial downloads."""
@@ -29,7 +28,7 @@ def fetch(dataset: Dataset, progress: Progress = SILENT) -> Fetched:
     found = _good_copy(dataset, progress)
     if found is not None:
         return Fetched(path=found, mirror=None)
-    home = writable_home()
+    home = writable_home("data")
     workshop = home / WORKSHOP
     workshop.mkdir(exist_ok=True)
 

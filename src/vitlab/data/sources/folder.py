@@ -1,9 +1,8 @@
-"""Folders of images: `train/CLASS/*` with `test/` or `val/`, or class folders to be split."""
+"""Folders of images: `train/CLASS/*` and `test/CLASS/*`, class folders to split, or no classes."""
 
 import os
 import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
@@ -11,32 +10,44 @@ from pathlib import Path
 
 import torch
 
-from vitlab.data.datasets import DataSource, without_images
+from vitlab.data.datasets import Data, DataSource, SurveyFiles, open_data, without_images
 from vitlab.data.duplicates import check_readable
 from vitlab.data.images import FileSet, ImageSet
-from vitlab.data.split import hold_out
-from vitlab.data.survey import surveyed
+from vitlab.data.shards.layout import TEST, TRAIN
+from vitlab.data.sources.archive import is_archive, unpack
+from vitlab.data.split import hold_out, survey_files
 from vitlab.errors import DataError, suggest
-from vitlab.images.find import DOUBTFUL, ENDINGS, SUFFIXES, Visited, is_folder, visible
+from vitlab.images.find import (
+    ENDINGS,
+    REMEDY,
+    SUFFIXES,
+    Visited,
+    foreign_formats,
+    is_folder,
+    visible,
+)
 from vitlab.images.statistics import look, spread
+from vitlab.registry import DATASETS
+from vitlab.wordnet import shown_class
 
-TRAIN = "train"
-TEST = ("test", "val", "valid", "validation")
-"""Names of the test split; the first that exists is used."""
 TEST_SHARE = 0.2
 SPLIT_SEED = 0
 LOOKED_AT = 10
 """Classes, and files of each, from which the number of channels is determined."""
 
 
-def open_folder(root: Path, *, channels: int | None = None) -> DataSource:
+def open_folder(
+    root: Path, *, channels: int | None = None, survey: SurveyFiles = survey_files
+) -> DataSource:
     """Images of a folder, one class per subfolder; `channels` as in `look`."""
     if not root.is_dir():
         raise DataError(
             f"{root} is not a folder; valid: a folder with one folder of images for each class, "
-            "or a CSV"
+            "a zip or tar file of it, or a CSV"
         )
-    return _open_splits(root, channels) if has_splits(root) else _open_classes(root, channels)
+    if has_splits(root):
+        return replace(_open_splits(root, channels), survey=survey)
+    return replace(_open_classes(root, channels, survey), survey=survey)
 
 
 def has_splits(root: Path) -> bool:
@@ -62,15 +73,15 @@ def _open_splits(root: Path, channels: int | None) -> DataSource:
 
     open_train = partial(read_classes, train)
     source = _source(root, train, open_train, open_test if test else None, channels)
-    return replace(source, unjudged=unjudged)
+    return replace(source, unjudged=unjudged, tested=len(open_test()) if test else None)
 
 
-def _open_classes(root: Path, channels: int | None) -> DataSource:
+def _open_classes(root: Path, channels: int | None, survey: SurveyFiles) -> DataSource:
     classes = class_folders(root)
 
     @cache
     def split() -> tuple[ImageSet, ImageSet]:
-        images = surveyed(read_classes(classes))
+        images = survey(read_classes(classes))
         try:
             return hold_out(images, share=TEST_SHARE, seed=SPLIT_SEED)
         except DataError as error:
@@ -98,7 +109,7 @@ def _source(
     seen = look(_some_files(classes), training, channels=channels)
     return DataSource(
         name=root.absolute().name,
-        labels=tuple(classes),
+        labels=tuple(map(shown_class, classes)),
         channels=seen.channels,
         image_size=None,
         open_train=open_train,
@@ -113,11 +124,8 @@ def _source(
 def _passed_by(classes: Mapping[str, Path]) -> str | None:
     """Note about image files in formats that are skipped."""
     files = chain.from_iterable(map(all_files, classes.values()))
-    endings = Counter(os.path.splitext(file)[1].lower() for file in files)
-    found = [f"{endings[ending]:,} {ending}" for ending in sorted(DOUBTFUL) if endings[ending]]
-    if not found:
-        return None
-    return f"Files passed by: {', '.join(found)}; valid endings: {ENDINGS}"
+    found = foreign_formats(files)
+    return f"Files in formats that are not read: {found}; {REMEDY}" if found else None
 
 
 def _some_files(classes: Mapping[str, Path]) -> list[Path]:
@@ -178,8 +186,8 @@ def is_named_image(path: str) -> bool:
 
 
 def all_files(folder: Path) -> Iterator[str]:
-    """Files at any depth; links are followed, each folder once, dead ones are kept."""
-    visited, todo = Visited(), [os.fspath(folder)]
+    """Files at any depth; links are followed, each folder once, and dead ones are kept."""
+    visited, todo = Visited(os.fspath(folder)), [os.fspath(folder)]
     while todo:
         place = todo.pop()
         if not visited.enter(place):
@@ -227,3 +235,52 @@ def _without_images(folder: Path) -> DataError:
 def folded(name: str) -> str:
     """Name without regard to case and to the encoding of accents."""
     return unicodedata.normalize("NFC", name).casefold()
+
+
+NO_LABEL = "unlabelled"
+"""Placeholder for classes."""
+
+
+def open_unlabelled(
+    spec: Data,
+    *,
+    download: bool = False,
+    channels: int | None = None,
+    survey: SurveyFiles = survey_files,
+) -> DataSource:
+    """Same as `open_data`; for a folder without class folders, all its images."""
+    if not isinstance(spec, str | os.PathLike):
+        return open_data(spec, channels=channels)
+    root = Path(os.fspath(spec)).expanduser()
+    if is_archive(root):
+        root = unpack(root)
+        spec = root
+    if os.fspath(spec) in DATASETS or not root.is_dir():
+        return open_data(spec, download=download, channels=channels, survey=survey)
+    images = root / TRAIN if has_splits(root) else root
+    if len(subfolders(images)) > 1:
+        return open_data(spec, download=download, channels=channels, survey=survey)
+    return replace(_unlabelled_source(root, images, channels), survey=survey)
+
+
+def _unlabelled_source(root: Path, folder: Path, channels: int | None) -> DataSource:
+    paths = tuple(Path(file) for file in sorted(image_files(folder)))
+    if not paths:
+        raise DataError(f"{folder} holds no image files; valid endings: {ENDINGS}")
+    seen = look(paths, lambda: paths, channels=channels)
+    return DataSource(
+        name=root.absolute().name,
+        labels=(NO_LABEL,),
+        channels=seen.channels,
+        image_size=None,
+        open_train=lambda: _all_of(paths),
+        open_test=None,
+        mean=seen.mean,
+        std=seen.std,
+        white=seen.white,
+        notes=() if seen.note is None else (seen.note,),
+    )
+
+
+def _all_of(paths: Sequence[Path]) -> FileSet:
+    return FileSet(paths=tuple(paths), labels=torch.zeros(len(paths), dtype=torch.int64))

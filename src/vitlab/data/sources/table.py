@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from vitlab.data.datasets import DataSource, without_images
+from vitlab.data.datasets import DataSource, SurveyFiles, without_images
 from vitlab.data.duplicates import check_readable
 from vitlab.data.images import FileSet, ImageSet
-from vitlab.data.sources.folder import SPLIT_SEED, TEST, TEST_SHARE, TRAIN
+from vitlab.data.shards.layout import TEST, TRAIN
+from vitlab.data.sources.folder import SPLIT_SEED, TEST_SHARE
 from vitlab.data.sources.targets import Csv, Targets, choose_targets, read_csv
-from vitlab.data.split import hold_out
+from vitlab.data.split import hold_out, survey_files
 from vitlab.errors import DataError, suggest
 from vitlab.images.statistics import look
 
@@ -29,7 +30,9 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() in ENDINGS or (path / f"{TRAIN}.csv").is_file()
 
 
-def open_table(root: Path, *, channels: int | None = None) -> DataSource:
+def open_table(
+    root: Path, *, channels: int | None = None, survey: SurveyFiles = survey_files
+) -> DataSource:
     """Images listed in a CSV, or in `train.csv` of a folder and the `test.csv` beside it."""
     table, test, unused = _tables(root)
     for each in (table, test):
@@ -44,7 +47,7 @@ def open_table(root: Path, *, channels: int | None = None) -> DataSource:
     if test is not None and judged is not None:
         _check_apart(table, train, test, judged)
         check_readable(test.file, judged.paths)
-    open_train, open_test = _held_out(train) if judged is None else _apart(train, judged)
+    open_train, open_test = _held_out(train, survey) if judged is None else _apart(train, judged)
     seen = look(train.paths, lambda: _paths(open_train()), channels=channels)
     notes = [f"{table.file.name}: {targets.told}, {len(train):,} images", *unused]
     return DataSource(
@@ -61,7 +64,16 @@ def open_table(root: Path, *, channels: int | None = None) -> DataSource:
         divided=judged is None,
         unjudged=None if test is None or judged is None else _unjudged(test, judged, targets),
         notes=(*notes, *([seen.note] if seen.note else [])),
+        survey=survey,
     )
+
+
+def read_table(root: Path) -> tuple[Targets, dict[str, FileSet]]:
+    """Targets and files of a table, by split; `""` if it has only one."""
+    table, test, _ = _tables(root)
+    targets = choose_targets(table, known=(PATH, SPLIT))
+    train = _read(table, targets)
+    return targets, {"": train} if test is None else {TRAIN: train, TEST[0]: _read(test, targets)}
 
 
 def _tables(root: Path) -> tuple[Csv, Csv | None, list[str]]:
@@ -140,10 +152,10 @@ def _unjudged(test: Csv, images: FileSet, targets: Targets) -> str | None:
     return without_images(where, missing)
 
 
-def _held_out(files: FileSet) -> Splits:
+def _held_out(files: FileSet, survey: SurveyFiles) -> Splits:
     @cache
     def split() -> tuple[ImageSet, ImageSet]:
-        return hold_out(files, share=TEST_SHARE, seed=SPLIT_SEED)
+        return hold_out(survey(files), share=TEST_SHARE, seed=SPLIT_SEED)
 
     return lambda: split()[0], lambda: split()[1]
 

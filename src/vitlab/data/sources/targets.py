@@ -134,7 +134,7 @@ def _classes(table: Csv, used: Sequence[str], ignored: str) -> Targets:
     for row, cell in enumerate(cells):
         if not cell:
             raise DataError(f"{table.where(row)}: no label")
-    labels = _sorted(cells)
+    labels = sorted_labels(cells)
     if len(labels) < 2:
         raise DataError(f"{table.file} holds one class, {labels[0]!r}; valid: at least 2")
     check_alike(str(table.file), labels)
@@ -151,7 +151,7 @@ def _classes(table: Csv, used: Sequence[str], ignored: str) -> Targets:
 
 
 def _several(table: Csv, used: Sequence[str], ignored: str) -> Targets:
-    labels = _sorted(label for cell in table.columns[LABELS] for label in split_labels(cell))
+    labels = sorted_labels(label for cell in table.columns[LABELS] for label in split_labels(cell))
     if not labels:
         raise DataError(f"{table.file}: no row has a label; valid: labels separated by ; or |")
     check_alike(str(table.file), labels)
@@ -214,7 +214,7 @@ def split_labels(cell: str) -> list[str]:
     return [label for part in cell.split(SEPARATORS[0]) if (label := part.strip())]
 
 
-def _sorted(labels: Iterable[str]) -> tuple[str, ...]:
+def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
     """Unique labels in alphabetical order; numbers in numerical order."""
     distinct = set(labels)
     if all(label.isdecimal() for label in distinct):

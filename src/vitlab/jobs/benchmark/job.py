@@ -1,4 +1,4 @@
-"""`vitlab benchmark`: models, engines and other libraries, woken in turn, and how sure it is."""
+"""`vitlab benchmark`: models and engines in isolated, interleaved processes, with intervals."""
 
 import logging
 import platform
@@ -14,28 +14,35 @@ from numpy.typing import NDArray
 
 from vitlab.data.datasets import open_data
 from vitlab.errors import InputError
-from vitlab.evaluation.bootstrap import interval
 from vitlab.evaluation.classification import Evaluation
-from vitlab.jobs.benchmark.exported import titles
+from vitlab.evaluation.metrics import bootstrap_interval
+from vitlab.jobs.any_model import stated
 from vitlab.jobs.benchmark.plan import Plan, Watch
-from vitlab.jobs.benchmark.prepare import MERGING, Prepared, place_name, prepared
+from vitlab.jobs.benchmark.prepare import MERGING, Prepared, place_name, prepared, titles
 from vitlab.jobs.benchmark.result import Accuracy, Benchmark, Cell, Entry
 from vitlab.jobs.evaluate import Evaluated, check_split, evaluate
 from vitlab.timing.referee import MACHINE, Contestant, Process, compete, machine
 
-# How good models are with each number of merged tokens, on the same images.
+# Accuracy of models for each number of merged tokens, on the same images.
 
 
-def judged(
+def accuracies(
     plan: Plan, models: Sequence[Prepared], data: str, split: str, watch: Watch | None
 ) -> Iterator[Accuracy]:
     """Accuracies, and how they change from the first of the same weights, image by image."""
     known: dict[str, NDArray[np.float64]] = {}
-    for model in (model for model in models if not model.twin):
+    for model in models:
         for count in (model.merge_tokens,) if model.exported else plan.merge_tokens:
             what = f"accuracy of {model.name}" + (f", R={count}" if count else "")
-            told = None if watch is None else partial(watch, what)
-            found = evaluate(model.judged, data, split=split, merge_tokens=count, watch=told)
+            progress = None if watch is None else partial(watch, what)
+            found = evaluate(
+                model.judged,
+                data,
+                split=split,
+                merge_tokens=count,
+                watch=progress,
+                **stated(plan.preprocessing),
+            )
             assert isinstance(found.evaluation, Evaluation)  # `check_data` has seen to it
             right = _right(found)
             change, bounds = changed(right - known.setdefault(model.network or model.name, right))
@@ -50,16 +57,16 @@ def judged(
             )
 
 
-def check_data(data: str, split: str) -> None:
-    """Refuse what could not be judged, before anything is timed."""
+def check_data(data: str, split: str, *, download: bool = False) -> None:
+    """Raise for data that no model can be evaluated on, before anything is timed."""
     check_split(split)
-    source = open_data(data)
+    source = open_data(data, download=download)
     if source.task != "single-label":
         raise InputError(f"{data} is {source.task} data; valid: single-label")
 
 
 def _right(found: Evaluated) -> NDArray[np.float64]:
-    """One for each image that is answered rightly, in the order of the data."""
+    """One for each image that is classified correctly, in the order of the data, else zero."""
     outcome = found.outcome
     right: NDArray[np.float64] = (outcome.logits.argmax(dim=1) == outcome.labels).double().numpy()
     return right
@@ -67,72 +74,78 @@ def _right(found: Evaluated) -> NDArray[np.float64]:
 
 def changed(changes: NDArray[np.float64]) -> tuple[float, tuple[float, float]]:
     """The mean over the images and its 95 % interval."""
-    return float(changes.mean()), interval(lambda rows: float(changes[rows].mean()), len(changes))
+    return float(changes.mean()), bootstrap_interval(
+        lambda rows: float(changes[rows].mean()), len(changes)
+    )
 
 
 TOLERANCE = 1e-3
 """Difference of a logit; float32 loses about a hundredth of it in a deep model."""
 SURE = 6.0
-"""Logit of a label beyond which a probability in 32 bits does not tell it well enough."""
+"""Logit of a label beyond which a probability in 32 bits is too coarse."""
 LEAST = 1e-37
 """Probability below which 32 bits have no number left."""
-FACTORIES = "vitlab.jobs.benchmark"
+FACTORIES = "vitlab.jobs.benchmark.prepare"
 
 log = logging.getLogger(__name__)
 
 
 def benchmark(
-    plan: Plan, *, data: str | None = None, split: str = "test", watch: Watch | None = None
+    plan: Plan,
+    *,
+    data: str | None = None,
+    split: str = "test",
+    download: bool = False,
+    watch: Watch | None = None,
 ) -> Benchmark:
-    """Measure every contestant at every batch size; with `data`, also how good the models are.
+    """Measure every contestant at every batch size; with `data`, also the accuracy of the models.
 
     Contestants that should agree and do not are refused before anything is timed.
     """
     with tempfile.TemporaryDirectory() as folder:
-        models = _told_apart(plan, list(_prepare(plan, Path(folder))))
+        models = _with_unique_names(plan, list(_prepare(plan, Path(folder))))
         if data is not None:
-            _check_judged(models)
-            check_data(data, split)
+            _check_evaluable(models)
+            check_data(data, split, download=download)
         entries = tuple(_entries(plan, models))
         cells = tuple(_measure(plan, batch, entries, models, watch) for batch in plan.batches)
     return Benchmark(
         cells=cells,
         machine={"processor": _processor(), "system": platform.platform()},
         threads=plan.cores,
-        accuracies=() if data is None else tuple(judged(plan, models, data, split, watch)),
+        accuracies=() if data is None else tuple(accuracies(plan, models, data, split, watch)),
         settings={"rounds": plan.rounds, "seconds": plan.seconds, "seed": plan.seed},
     )
 
 
-def _check_judged(models: Sequence[Prepared]) -> None:
-    """Refuse models whose accuracy cannot be told, before anything is timed."""
+def _check_evaluable(models: Sequence[Prepared]) -> None:
+    """Raise for models that cannot be evaluated, before anything is timed."""
     for model in models:
-        if model.fresh and not model.twin:
+        if model.fresh:
             raise InputError(f"{model.name} has random weights, whose accuracy says nothing")
-        if not model.judgeable and not model.twin:
+        if not model.judgeable:
             raise InputError(
                 f"{model.name}: its head was not trained, or nothing says how images are prepared "
-                f"for it; its accuracy cannot be told"
+                f"for it; its accuracy cannot be measured"
             )
         if model.pixels:
             raise InputError(
-                f"{model.name} takes 8-bit pixels; accuracy is told of models that take normalised "
+                f"{model.name} takes 8-bit pixels; accuracy is for models that take normalised "
                 f"images, exported without --preprocess-inside"
             )
 
 
-def _told_apart(plan: Plan, models: Sequence[list[Prepared]]) -> list[Prepared]:
-    """All models with their twins; where two are called the same, they are called as given."""
-    names = [told[0].name for told in models]
+def _with_unique_names(plan: Plan, models: Sequence[Prepared]) -> list[Prepared]:
+    """The models; those that share a name are named as they were given."""
+    names = [model.name for model in models]
     return [
-        one if names.count(name) == 1 else replace(one, name=one.name.replace(name, given, 1))
-        for given, name, told in zip(plan.models, names, models, strict=True)
-        for one in told
+        model if names.count(model.name) == 1 else replace(model, name=given)
+        for given, model in zip(plan.models, models, strict=True)
     ]
 
 
-def _prepare(plan: Plan, folder: Path) -> Iterator[list[Prepared]]:
-    """Each model, and behind it its twins."""
+def _prepare(plan: Plan, folder: Path) -> Iterator[Prepared]:
+    """Prepare each model in a process of its own."""
     called = titles(plan.models)
     for number, model in enumerate(plan.models):
         asked = {
@@ -143,29 +156,27 @@ def _prepare(plan: Plan, folder: Path) -> Iterator[list[Prepared]]:
         }
         if model in called:
             asked |= {"title": called[model]}
-            factory = f"{FACTORIES}.exported:prepare_exported"
+            factory = f"{FACTORIES}:prepare_exported"
         else:
-            asked |= {"merge_tokens": plan.merge_tokens, "peers": plan.against}
-            factory = f"{FACTORIES}.prepare:prepare"
+            asked |= {"merge_tokens": plan.merge_tokens, "preprocessing": plan.preprocessing}
+            factory = f"{FACTORIES}:prepare"
         contestant = Contestant(name=model, factory=factory, arguments=asked)
         with Process(contestant, threads=plan.cores) as process:
-            found = [prepared(one) for one in process.result()]
-        for one in found:
-            if one.warning is not None:
-                log.warning("%s", one.warning)
+            found = prepared(process.result())
+        if found.warning is not None:
+            log.warning("%s", found.warning)
         yield found
 
 
 def _entries(plan: Plan, models: Sequence[Prepared]) -> Iterator[Entry]:
-    """Each model with each engine and number of merged tokens, then in each library."""
+    """Each model with each engine and number of merged tokens."""
     first: str | None = None
     known: dict[tuple[Any, ...], str] = {}
     for model in models:
-        own: str | None = None
         network = (model.network or model.name, model.pixels)
         for engine, count, flops in _runs(plan, model):
             name = _name(model.name, engine, count)
-            first, own = first or name, own or name
+            first = first or name
             form = (*network, model.quantize, count)
             same = known.setdefault(form, name)
             near = known.setdefault(network, name)
@@ -174,25 +185,12 @@ def _entries(plan: Plan, models: Sequence[Prepared]) -> Iterator[Entry]:
                 model,
                 engine,
                 merge_tokens=count,
-                reference=own if model.twin else first,
+                reference=first,
                 original=same if alike else near,
                 # What merges may decide otherwise where two patches are alike but for rounding.
                 exact=alike and not count and model.quantize is None,
                 by_design=not alike,
                 flops=flops,
-            )
-        for peer in model.peers:
-            assert first is not None
-            assert own is not None
-            yield _entry(
-                model,
-                peer,
-                merge_tokens=0,
-                reference=own if model.twin else first,
-                original=own,
-                exact=True,
-                flops=model.flops[0],
-                ours=False,
             )
 
 
@@ -201,14 +199,13 @@ def _runs(plan: Plan, model: Prepared) -> Iterator[tuple[str, int, int | None]]:
     if model.exported:
         yield from ((engine, model.merge_tokens, model.flops[0]) for engine in model.places)
         return
-    numbers = (0,) if model.twin else plan.merge_tokens
-    for engine in plan.runs_in[:1] if model.twin else plan.runs_in:
-        for count, flops in zip(numbers, model.flops, strict=True):
+    for engine in plan.runs_in:
+        for count, flops in zip(plan.merge_tokens, model.flops, strict=True):
             if not count or engine in MERGING:
                 yield engine, count, flops
 
 
-def _entry(model: Prepared, runs: str, *, merge_tokens: int, **told: Any) -> Entry:
+def _entry(model: Prepared, runs: str, *, merge_tokens: int, **fields: Any) -> Entry:
     return Entry(
         name=_name(model.name, runs, merge_tokens),
         model=model.name,
@@ -217,7 +214,7 @@ def _entry(model: Prepared, runs: str, *, merge_tokens: int, **told: Any) -> Ent
         parameters=model.parameters,
         bytes=model.bytes,
         fresh=model.fresh,
-        **told,
+        **fields,
     )
 
 
@@ -253,25 +250,20 @@ def _measure(
 
 
 def _contestant(entry: Entry, model: Prepared, batch: int) -> Contestant:
-    arguments: dict[str, Any] = {"folder": model.folder, "batch": batch}
-    if entry.runs in model.peers:
-        arguments |= {"name": entry.runs, "config": model.config}
-        kind = "peer"
-    else:
-        arguments |= {
-            "place": model.place(entry.runs, entry.merge_tokens),
-            "engine": entry.runs,
-            "merge_tokens": entry.merge_tokens,
-        }
-        kind = "engine"
-    factory = f"{FACTORIES}.contestants:{kind}"
-    return Contestant(name=entry.name, factory=factory, arguments=arguments)
+    arguments: dict[str, Any] = {
+        "place": model.place(entry.runs, entry.merge_tokens),
+        "folder": model.folder,
+        "engine": entry.runs,
+        "merge_tokens": entry.merge_tokens,
+        "batch": batch,
+    }
+    return Contestant(name=entry.name, factory=f"{FACTORIES}:engine", arguments=arguments)
 
 
 def compared(
     results: Mapping[str, Any], entries: Sequence[Entry], models: Mapping[str, Prepared]
 ) -> dict[str, float]:
-    """By how much the logits of each differ from its original's; where they must not, an error."""
+    """Difference of each entry's logits from its original's; raise where they must agree."""
     found = {}
     for entry in entries:
         model = models[entry.model]
@@ -288,7 +280,7 @@ def compared(
 
 
 def _logits(values: Any, task: str, *, probabilities: bool) -> NDArray[np.float64]:
-    """Logits; of one class an image, less their mean, which probabilities do not tell."""
+    """Logits; for single labels less their mean, which probabilities do not determine."""
     found = np.asarray(values, dtype=np.float64)
     if task == "multi-label":
         likely = np.clip(found, LEAST, 1 - 1e-9)  # what is beyond is cut off in the end
@@ -301,7 +293,7 @@ def _logits(values: Any, task: str, *, probabilities: bool) -> NDArray[np.float6
 
 
 def _processor() -> str:
-    """What the system calls it."""
+    """Name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,29 +1,26 @@
-"""What a benchmark is asked to measure."""
+"""The settings of a benchmark, checked."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from vitlab.errors import InputError
-from vitlab.jobs.benchmark.contestants import DEFAULT_ENGINE, check_engine
-from vitlab.jobs.benchmark.exported import is_exported
-from vitlab.jobs.benchmark.peers import check_peer
-from vitlab.jobs.benchmark.prepare import MERGING
-from vitlab.machine.cores import cores
+from vitlab.jobs.benchmark.prepare import DEFAULT_ENGINE, MERGING, check_engine, is_exported
+from vitlab.machine.device import cores
 
 Watch = Callable[[str, int, int], None]
-"""Told what is being done, and how many of how many are."""
+"""Progress callback: the current work, steps done and steps in all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be measured."""
+    """Models, engines, batch sizes and rounds of a benchmark."""
 
     models: tuple[str, ...]
     engines: tuple[str, ...] | None = None
-    """None: `auto`, which is what users run; where tokens are merged, torch."""
+    """None: `auto`, the default of every command; torch where tokens are merged."""
     batches: tuple[int, ...] = (1, 8)
-    against: tuple[str, ...] = ()
     merge_tokens: tuple[int, ...] = (0,)
     rounds: int = 12
     seconds: float = 0.5
@@ -32,6 +29,8 @@ class Plan:
     """None: OMP_NUM_THREADS, or as many as this process may use."""
     seed: int = 0
     """Of the order of turns."""
+    preprocessing: dict[str, Any] | None = None
+    """Preprocessing of the weights, as in `vitlab.load_weights`; None: their own."""
 
     def __post_init__(self) -> None:
         for name, least in (("batches", 1), ("merge_tokens", 0)):
@@ -48,7 +47,6 @@ class Plan:
             "models": self.models,
             "engines": self.runs_in,
             "batches": self.batches,
-            "against": self.against,
             "merge_tokens": self.merge_tokens,
         }
         for what in ("models", "engines"):
@@ -60,13 +58,14 @@ class Plan:
         self._check_merging()
         if all(map(is_exported, self.models)):
             self._check_exported()
+        if self.preprocessing is not None:
+            for file in filter(is_exported, self.models):
+                raise InputError(f"{file} is fixed: preprocessing cannot be changed any more")
         for engine in self.runs_in:
             check_engine(engine)
-        for peer in self.against:
-            check_peer(peer)
 
     def _check_merging(self) -> None:
-        """What is compared with a reference must be able to compute the same."""
+        """Raise if no engine merges tokens, or the reference would merge where others cannot."""
         first = self.merge_tokens[0]
         if any(self.merge_tokens) and not set(self.runs_in) & set(MERGING):
             raise InputError(
@@ -77,20 +76,10 @@ class Plan:
             raise InputError(
                 f"merge_tokens {first} first with engines {', '.join(self.runs_in)}; valid: 0 first"
             )
-        if first and self.against:
-            raise InputError(
-                f"merge_tokens {first} against {self.against[0]}: libraries merge none; valid: "
-                f"0 first"
-            )
 
     def _check_exported(self) -> None:
-        """What exported files alone cannot be asked."""
+        """Raise for options that exported files alone cannot have."""
         file = self.models[0]
-        if self.against:
-            raise InputError(
-                f"{file} against {self.against[0]}: an exported file has no weights that libraries "
-                f"read; valid: the model that it was made of"
-            )
         if any(self.merge_tokens):
             count = max(self.merge_tokens)
             raise InputError(

@@ -1,4 +1,4 @@
-"""A benchmark as pictures: ratios with their intervals, and accuracy against speed."""
+"""Figures of a benchmark: ratios with their intervals, and accuracy against speed."""
 
 import json
 import math
@@ -27,7 +27,7 @@ LINE = 0.26
 
 
 def draw_speeds(found: Benchmark) -> Any:
-    """A panel for each batch size: how many times as fast as its reference each was."""
+    """Draw the speed relative to the reference, a panel for each batch size."""
     figure = new_figure(PAGE, sum(0.9 + LINE * len(cell.entries) for cell in found.cells), gap=0.04)
     heights = [0.9 + LINE * len(cell.entries) for cell in found.cells]
     panels = figure.subplots(len(found.cells), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -66,7 +66,7 @@ def _draw_cell(axes: Any, cell: Cell) -> None:
 
 
 def draw_curve(found: Benchmark) -> Any:
-    """What merging tokens costs in accuracy and gains in speed, for each model and engine."""
+    """Draw accuracy against speed with merged tokens, for each model and engine."""
     figure = new_figure(PAGE, 3.4, gap=0.06)
     panels = figure.subplots(1, len(found.cells), squeeze=False, sharey=True)[0]
     for cell, axes in zip(found.cells, panels, strict=True):
@@ -80,13 +80,13 @@ def draw_curve(found: Benchmark) -> Any:
 
 
 def _draw_curves(axes: Any, found: Benchmark, cell: Cell) -> None:
-    judged = {entry: found.accuracy(entry) for entry in cell.entries if entry.ours}
-    lines = list(dict.fromkeys((entry.model, entry.runs) for entry in judged))
+    accuracies = {entry: found.accuracy(entry) for entry in cell.entries if entry.ours}
+    lines = list(dict.fromkeys((entry.model, entry.runs) for entry in accuracies))
     for number, line in enumerate(lines):
         points = {
-            entry: told
-            for entry, told in judged.items()
-            if told is not None and (entry.model, entry.runs) == line
+            entry: accuracy
+            for entry, accuracy in accuracies.items()
+            if accuracy is not None and (entry.model, entry.runs) == line
         }
         if points:
             _draw_curve(axes, cell, points, number)
@@ -96,10 +96,10 @@ def _draw_curves(axes: Any, found: Benchmark, cell: Cell) -> None:
 
 
 def _draw_curve(axes: Any, cell: Cell, points: dict[Entry, Accuracy], number: int) -> None:
-    """One line; each point says how many tokens were merged."""
+    """Draw one line, each point labelled with its number of merged tokens."""
     speeds = [cell.images_per_second(entry.name) for entry in points]
-    heights = [100 * told.change for told in points.values()]
-    bounds = [told.change_interval for told in points.values()]
+    heights = [100 * accuracy.change for accuracy in points.values()]
+    bounds = [accuracy.change_interval for accuracy in points.values()]
     first, base = next(iter(points.items()))
     axes.errorbar(
         speeds,
@@ -128,11 +128,11 @@ def _draw_curve(axes: Any, cell: Cell, points: dict[Entry, Accuracy], number: in
         )
 
 
-# A benchmark as files: JSON, Markdown and pictures.
+# A benchmark as files: JSON, Markdown and figures.
 
 
 def check_output(folder: Path) -> None:
-    """Refuse what cannot be written, before anything is measured."""
+    """Raise if the files cannot be written, before anything is measured."""
     check_folder(folder)
     check_matplotlib()
 
@@ -140,9 +140,9 @@ def check_output(folder: Path) -> None:
 def write_benchmark(found: Benchmark, folder: Path, command: str | None = None) -> tuple[Path, ...]:
     """benchmark.json, .md, .png and .svg; with accuracies also curve.png and .svg."""
     check_output(folder)
-    told = found.to_dict() | {"command": command}
+    content = found.to_dict() | {"command": command}
     contents = {
-        "benchmark.json": json.dumps(told, indent=1).encode() + b"\n",
+        "benchmark.json": json.dumps(content, indent=1).encode() + b"\n",
         "benchmark.md": markdown(found, command).encode(),
     }
     drawings = {"benchmark": draw_speeds}

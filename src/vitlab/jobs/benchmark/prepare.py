@@ -1,78 +1,79 @@
-"""What contestants need, written by a process of its own: weights for each of them, and images."""
+"""Models that take part: prepared by a process of its own, then opened and called by an engine."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from vitlab.classify.classifier import FILES, EngineName, open_classifier
 from vitlab.config import from_dict, to_dict
-from vitlab.errors import InputError, WeightsError
-from vitlab.jobs.benchmark.peers import PEERS, Peer
-from vitlab.weights.exported import Quantized
+from vitlab.errors import UnknownName, VitlabError, WeightsError
+from vitlab.weights.exported import ExportMetadata, Quantized
 
+COMPILE = "compile"
+"""The engine torch with a model compiled by `torch.compile`; for timing alone."""
+ENGINES: tuple[str, ...] = (*get_args(EngineName), COMPILE)
+DEFAULT_ENGINE = "auto"
 IMAGES = "images.npy"
 FORMATS = {
     "auto": None,
     "torch": None,
+    COMPILE: None,
     "onnxruntime": "onnx",
     "openvino": "onnx",
     "aoti": "aoti",
 }
-"""What an engine runs; None: the model itself, and what lies beside it."""
+"""Export format that an engine runs; None: the model itself, or its ONNX file beside it."""
 MERGING = ("torch", "onnxruntime", "openvino", "aoti")
-"""Engines that are asked for merged tokens by name; `auto` takes what there is."""
+"""Engines that can merge tokens; `auto` runs the files that there are."""
 HEAD_STD = 0.02
-"""Of the numbers that take the place of a head of zeros, with which all contestants would agree."""
+"""Deviation of the weights that replace a head of zeros, with which all results would agree."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A model, where it lies, and what it costs."""
+    """A model ready to be timed: its files, task and cost."""
 
     name: str
     places: dict[str, str]
-    """What each engine opens."""
+    """Path that each engine opens."""
     folder: str
-    """Where the images and the peers' weights are."""
+    """Folder of the images."""
     fresh: bool
-    """Weights that have learned nothing."""
+    """Whether its weights are random."""
     task: str
     parameters: int | None
-    """None: an exported file does not tell."""
+    """None: not stored in an exported file."""
     bytes: int
-    """Of its parameters, as they are stored; of an exported file, of the file."""
+    """Size of the parameters as stored, or of an exported file."""
     flops: tuple[int | None, ...]
-    """Of one image, for each number of merged tokens that was asked for."""
+    """FLOPs of one image, for each requested number of merged tokens."""
     config: dict[str, Any]
-    peers: tuple[str, ...] = ()
-    """Libraries that can express it."""
-    twin: bool = False
-    """A network that somebody asked for in another form: as a library builds it."""
     judgeable: bool = True
-    """It has learned, and it is known how images are prepared."""
+    """Whether it has a trained head and known preprocessing, so that it can be evaluated."""
     judged: str = ""
-    """What is opened to tell how good it is."""
+    """Path that is opened for its accuracy."""
     network: str | None = None
-    """The same for models of the same weights; None: not known."""
+    """Digest of the weights: equal for the same network; None: not known."""
     exported: bool = False
-    """A file, in which everything is as it was written."""
+    """Whether it is an exported file, whose engine and merging are fixed."""
     merge_tokens: int = 0
     """Tokens that an exported file merges."""
     quantize: Quantized | None = None
     pixels: bool = False
     """An exported file that takes 8-bit pixels."""
     warning: str | None = None
-    """Assumptions about the weights."""
+    """Assumptions made about the weights."""
 
     def place(self, engine: str, merge_tokens: int) -> str:
-        """What an engine opens for so many merged tokens."""
+        """Path that an engine opens for a number of merged tokens."""
         own = place_name(engine, merge_tokens)
         return self.places[own if own in self.places else engine]
 
 
 def place_name(engine: str, merge_tokens: int) -> str:
-    """An engine and what it merges, in words."""
+    """Engine and number of merged tokens as text."""
     return engine + (f" R={merge_tokens}" if merge_tokens else "")
 
 
@@ -82,55 +83,52 @@ def prepare(
     folder: str,
     engines: Sequence[str],
     merge_tokens: Sequence[int],
-    peers: Sequence[str],
     batch: int,
-) -> Callable[[], list[dict[str, Any]]]:
-    """Write all that a contest of one model needs; tell of the model, and of its twins."""
-    from vitlab.jobs.any_model import open_any
-    from vitlab.weights.digest import network_digest
+    preprocessing: dict[str, Any] | None = None,
+) -> Callable[[], dict[str, Any]]:
+    """Write images and exported files for one model; the call returns a `Prepared` as a dict."""
+    from vitlab.jobs.any_model import open_any, stated
+    from vitlab.models.cost import image_shape
+    from vitlab.weights.bundle import save_model
+    from vitlab.weights.source import network_digest
 
-    opened = open_any(model)
+    opened = open_any(model, **stated(preprocessing))
     network, source, place = opened.classifier.model, opened.classifier.source, Path(folder)
     if not network.config.classes:
         raise WeightsError(f"{opened.name} has no head; valid: a classifier")
     silent = opened.fresh or source.zero_head
-    own = place / "model"
+    own, judged = place / "model", model
     if silent or source.preprocessing is None:
         _save(network, own, new_head=silent)
         model = str(own)
-    able = [name for name in peers if not _needs_twin(PEERS[name], network.config)]
-    _write(network, own, able, batch)
-    told = [
-        Prepared(
-            name=opened.name,
-            places=_places(model, own, engines, merge_tokens),
-            judged=model,
-            judgeable=not silent and source.preprocessing is not None,
-            network=network_digest(network),
-            folder=str(own),
-            fresh=opened.fresh,
-            task=source.task,
-            peers=tuple(able),
-            warning=None if opened.fresh else source.warning,
-            **_facts(network, merge_tokens),
-        )
-    ]
-    for name in peers:
-        if name not in able:
-            at = place / f"twin-{name}"
-            told.append(_twin(network.config, opened.name, name, at, engines[0], batch))
-    return lambda: [to_dict(one) for one in told]
+    elif preprocessing is not None:
+        save_model(own, network)
+        model = str(own)
+    write_images(own, (batch, *image_shape(network)))
+    found = Prepared(
+        name=opened.name,
+        places=_places(model, own, engines, merge_tokens),
+        judged=judged,
+        judgeable=not silent and source.preprocessing is not None,
+        network=network_digest(network),
+        folder=str(own),
+        fresh=opened.fresh,
+        task=source.task,
+        warning=None if opened.fresh else source.warning,
+        **_facts(network, merge_tokens),
+    )
+    return lambda: to_dict(found)
 
 
 def prepared(told: dict[str, Any]) -> Prepared:
-    """What a process told of a model."""
+    """Read the dict that a preparing process returned."""
     return from_dict(Prepared, told)
 
 
 def _places(
     model: str, own: Path, engines: Sequence[str], merge_tokens: Sequence[int]
 ) -> dict[str, str]:
-    """What each engine opens: the model, or a file that is exported for it."""
+    """Path that each engine opens: the model, or a file exported for it."""
     from vitlab.jobs.export import export
 
     found = {}
@@ -154,8 +152,9 @@ def _complete(bundle: Path) -> None:
 
     Else `auto` computes in torch.
     """
-    from vitlab.jobs.export import exportable, try_export
-    from vitlab.weights.bundle_files import ONNX, WEIGHTS
+    from vitlab.exporting.onnx import exportable
+    from vitlab.jobs.export import try_export
+    from vitlab.weights.bundle import ONNX, WEIGHTS
 
     if exportable(bundle / WEIGHTS) and not (bundle / ONNX).exists():
         try_export(bundle, compact=False)
@@ -163,9 +162,9 @@ def _complete(bundle: Path) -> None:
 
 def _has_onnx(model: str, format: str) -> bool:
     """Whether a bundle brings its own file, of these weights and with every token."""
-    from vitlab.classify.exported_model import StaleExport, open_beside
-    from vitlab.weights.bundle_files import ONNX, find_bundle
-    from vitlab.weights.published import locate, named
+    from vitlab.classify.exported import StaleExport, open_beside
+    from vitlab.weights.bundle import ONNX, find_bundle
+    from vitlab.weights.resolve import locate, named
 
     if format != "onnx" or named(model) is not None:
         return False
@@ -189,19 +188,6 @@ def _facts(model: Any, merge_tokens: Sequence[int]) -> dict[str, Any]:
         "flops": tuple(cost(merging(model, count)).flops for count in merge_tokens),
         "config": to_dict(model.config),
     }
-
-
-def _write(model: Any, place: Path, peers: Sequence[str], batch: int) -> None:
-    """Images, and the weights as each library reads them."""
-    from vitlab.models.cost import image_shape
-    from vitlab.weights.save import save_weights
-
-    write_images(place, (batch, *image_shape(model)))
-    for name in peers:
-        file = place / PEERS[name].file
-        if not file.suffix:
-            file.mkdir(exist_ok=True)
-        save_weights(model, file, format=PEERS[name].format)
 
 
 def write_images(place: Path, shape: tuple[int, ...], *, pixels: bool = False) -> None:
@@ -240,46 +226,118 @@ def _save(model: Any, place: Path, *, new_head: bool) -> None:
     )
 
 
-def _needs_twin(peer: Peer, config: Any) -> bool:
-    """Whether a library builds its networks otherwise; what it cannot build at all is refused."""
-    from vitlab.models.config import ViTConfig
-    from vitlab.weights.formats.detect import layout_named
+# Exported files: which engines run them, and what their metadata says.
 
-    if not isinstance(config, ViTConfig):
-        raise InputError(
-            f"{peer.package} cannot be asked for a {type(config).__name__.removesuffix('Config')}; "
-            f"valid: a Vision Transformer"
-        )
+
+def is_exported(model: str) -> bool:
+    """Whether the name is that of a file of `vitlab export`."""
+    return Path(model).suffix in FILES
+
+
+def titles(models: Sequence[str]) -> dict[str, str]:
+    """Titles of exported files: their names, or the paths given where two have the same name.
+
+    The ending stays: one model may be there in several formats.
+    """
+    names = [Path(model).name for model in models if is_exported(model)]
+    return {
+        model: Path(model).name if names.count(Path(model).name) == 1 else model
+        for model in models
+        if is_exported(model)
+    }
+
+
+def engines_of(model: str, engines: Sequence[str]) -> tuple[str, ...]:
+    """Those of the engines that can run a file; its usual one where none can."""
+    able = FILES[Path(model).suffix]
+    return tuple(name for name in engines if name in ("auto", *able)) or able[:1]
+
+
+def prepare_exported(
+    model: str, *, title: str, folder: str, engines: Sequence[str], batch: int
+) -> Callable[[], dict[str, Any]]:
+    """Write images for an exported file; the call returns a `Prepared` as a dict."""
+    chosen = engines_of(model, engines)
+    opened = open_classifier(model, engine=chosen[0])
+    assert opened.exported is not None
+    facts, preprocessing = opened.exported.metadata.facts, opened.preprocessing
+    shape = (batch, preprocessing.channels, *preprocessing.size)
+    write_images(Path(folder), shape, pixels=facts.preprocess_inside)
+    found = Prepared(
+        name=title,
+        places=dict.fromkeys(chosen, model),
+        folder=folder,
+        fresh=False,
+        task=opened.source.task,
+        bytes=sum(file.stat().st_size for file in _files(Path(model))),
+        judged=model,
+        network=facts.network,
+        exported=True,
+        merge_tokens=facts.merge_tokens,
+        quantize=facts.quantize,
+        pixels=facts.preprocess_inside,
+        **_cost(opened.exported.metadata),
+    )
+    return lambda: to_dict(found)
+
+
+def _files(model: Path) -> list[Path]:
+    """The file, and the one beside it that holds large weights."""
+    beside = model.with_name(f"{model.name}.data")
+    return [model, beside] if beside.is_file() else [model]
+
+
+def _cost(deployed: ExportMetadata) -> dict[str, Any]:
+    """Cost of the network in the metadata; unknown where it cannot be built."""
+    from vitlab.models.cost import cost, without_memory
+    from vitlab.models.merging import merging
+    from vitlab.weights.bundle import ARCHITECTURES
+
+    unknown: dict[str, Any] = {"parameters": None, "flops": (None,), "config": {}}
+    kind = ARCHITECTURES.get(str(deployed.config.get("architecture")))
+    if kind is None:
+        return unknown
     try:
-        layout_named(peer.format).check(config)
-    except WeightsError:
-        if peer.twin:
-            return True
-        raise
-    return False
+        described: Any = from_dict(kind, deployed.config.get("model"))
+        network, _ = without_memory(described)
+        found = cost(merging(network, deployed.facts.merge_tokens))
+    except VitlabError:  # made of parts that are registered elsewhere
+        return unknown
+    return {"parameters": found.parameters, "flops": (found.flops,), "config": to_dict(described)}
 
 
-def _twin(config: Any, called: str, name: str, place: Path, engine: str, batch: int) -> Prepared:
-    """The network of the same sizes as a library builds it, with random weights."""
+def check_engine(name: str) -> None:
+    """Raise if the engine does not exist."""
+    if name not in ENGINES:
+        raise UnknownName("engine", name, ENGINES)
+
+
+def compile_model(model: Any) -> None:
+    """Compile what prediction calls, in place; raise if there is no working compiler."""
     import torch
 
-    from vitlab.models.build import create_model
-    from vitlab.weights.formats.detect import layout_named
+    from vitlab.models.vit import logits_of
+    from vitlab.training.state import check_compiler
 
-    changed = replace(config, **PEERS[name].twin)
-    layout_named(PEERS[name].format).check(changed)
-    torch.manual_seed(0)
-    model = create_model(changed)
-    _save(model, place, new_head=True)
-    _write(model, place, [name], batch)
-    return Prepared(
-        name=f"{called} as in {name}",
-        places=_places(str(place), place, [engine], [0]),
-        judged=str(place),
-        folder=str(place),
-        fresh=True,
-        twin=True,
-        task="single-label",
-        peers=(name,),
-        **_facts(model, (0,)),
-    )
+    check_compiler(next(model.parameters()).device)
+    called: Any = logits_of(model)
+    if called is model:
+        model.compile()
+    else:
+        model.logits = torch.compile(called)
+
+
+def engine(
+    place: str, folder: str, engine: str, merge_tokens: int, batch: int
+) -> Callable[[], Any]:
+    """Return the call to be timed: probabilities of the prepared images, as in `vitlab predict`."""
+    import numpy as np
+
+    check_engine(engine)
+    images = np.load(Path(folder) / IMAGES)[:batch]
+    runs = "torch" if engine == COMPILE else engine
+    classifier = open_classifier(place, engine=runs, merge_tokens=merge_tokens)
+    if engine == COMPILE:
+        compile_model(classifier.model)
+    opened = classifier.predictor(batch_size=batch).engine
+    return lambda: opened.predict(images)

@@ -1,4 +1,4 @@
-"""What a benchmark found: who took part, how fast each was, and how sure that is."""
+"""The result of a benchmark: entries, speeds with intervals, memory, accuracy."""
 
 import math
 import statistics
@@ -25,33 +25,33 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Somebody who takes part, and what runs there."""
+    """One contestant: a model with an engine."""
 
     name: str
     model: str
     runs: str
-    """An engine of ours, or a library."""
+    """The engine; in `benchmarks/` also another library."""
     merge_tokens: int
     reference: str
-    """Whose speed it is compared with."""
+    """Entry that its speed is compared with."""
     original: str
-    """Who computes the same with the same weights."""
+    """Entry with the same weights that its logits are compared with."""
     exact: bool
-    """Whether it must give what the original gives."""
+    """Whether its logits must agree with the original's."""
     parameters: int | None
     flops: int | None
-    """Of one image; None, as of the parameters: an exported file does not tell."""
+    """FLOPs of one image; None, as the parameters: not stored in an exported file."""
     bytes: int
     fresh: bool
     by_design: bool = False
-    """Whether it merges or quantises otherwise than the original, and so differs."""
+    """Whether it merges or quantises differently from the original, so that logits differ."""
     ours: bool = True
-    """An engine of ours, no library of others."""
+    """Whether an engine of vitlab runs it and gives probabilities; libraries give logits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """How good a model is with so many merged tokens, with its 95 % interval."""
+    """Accuracy of a model for a number of merged tokens, with its 95 % interval."""
 
     model: str
     merge_tokens: int
@@ -66,7 +66,7 @@ class Accuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """All of them at one batch size."""
+    """All entries at one batch size."""
 
     batch: int
     entries: tuple[Entry, ...]
@@ -107,7 +107,7 @@ class Cell:
 
     @property
     def disturbances(self) -> list[str]:
-        """What makes the figures doubtful."""
+        """Reasons to doubt the figures."""
         return disturbances(self.rounds)
 
 
@@ -126,9 +126,9 @@ class Benchmark:
         return self.cells[0].entries
 
     def accuracy(self, entry: Entry) -> Accuracy | None:
-        """How good the model of an entry is, where that was asked."""
+        """Accuracy of the model of an entry; None where it was not measured."""
         wanted = (entry.model, entry.merge_tokens)
-        found = (told for told in self.accuracies if (told.model, told.merge_tokens) == wanted)
+        found = (one for one in self.accuracies if (one.model, one.merge_tokens) == wanted)
         return next(found, None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Benchmark:
             "threads": self.threads,
             "settings": self.settings,
             "cells": [_cell(cell) for cell in self.cells],
-            "accuracies": [to_dict(told) for told in self.accuracies],
+            "accuracies": [to_dict(one) for one in self.accuracies],
         }
 
 
@@ -170,7 +170,7 @@ def _row(cell: Cell, entry: Entry) -> dict[str, Any]:
     }
 
 
-# A benchmark in words: a table for each batch size, and one of what the models are.
+# A benchmark as tables: one for each batch size, and one of the models.
 
 SPEEDS = (
     "",
@@ -187,12 +187,12 @@ Rows = list[tuple[str, ...]]
 
 
 def speeds(cell: Cell) -> Rows:
-    """How fast each was; a place only where no interval leaves a doubt."""
+    """Rows of speeds; a single place only where every interval excludes a tie."""
     return [_speed(cell, entry) for entry in cell.entries]
 
 
 def models(found: Benchmark) -> tuple[tuple[str, ...], Rows]:
-    """What each is and costs for one image; with the accuracy, if that was asked."""
+    """Head and rows of costs for one image; with the accuracy, if it was measured."""
     head: tuple[str, ...] = (*MODELS, "accuracy") if found.accuracies else MODELS
     worst = {
         entry.name: max(cell.differences[entry.name] for cell in found.cells)
@@ -213,7 +213,7 @@ def models(found: Benchmark) -> tuple[tuple[str, ...], Rows]:
 
 
 def markdown(found: Benchmark, command: str | None = None) -> str:
-    """All of it."""
+    """The whole benchmark as Markdown."""
     parts = [
         f"# Benchmark\n\n{markdown_text(found.machine['processor'])}, {found.threads} threads."
     ]
@@ -229,23 +229,32 @@ def markdown(found: Benchmark, command: str | None = None) -> str:
 def notes(found: Benchmark) -> str:
     """How to read the tables."""
     first = found.entries[0].reference
-    told = (
-        f"Times as fast as {first}; in a library's own form, as ours in that form: medians of "
-        f"{len(found.cells[0].rounds)} rounds in which each was woken once, and the interval that "
-        f"resampling the rounds gives. A range of places: the intervals do not tell them apart. "
+    text = (
+        f"Times as fast as {first}: medians of {len(found.cells[0].rounds)} rounds, each with one "
+        f"turn of every entry, and the interval from resampling the rounds. A range of places: the "
+        f"intervals overlap. "
         f"Memory is the peak of the process, with imports. The limit is a large matrix product in "
         f"the same rounds."
     )
+    if any(
+        cell.percentile(e.name, PERCENTILES["p99"]) is None
+        for cell in found.cells
+        for e in cell.entries
+    ):
+        text += (
+            " A percentile without a number (-) had too few timed calls: p90 needs 10 and p99 100; "
+            "--rounds and --seconds give more."
+        )
     if found.accuracies:
-        told += f" Accuracy on {found.accuracies[0].images:,} images."
+        text += f" Accuracy on {found.accuracies[0].images:,} images."
     if any(entry.by_design for entry in found.entries):
-        told += (
-            " By design: it merges or quantises otherwise than the first of the same weights, and "
-            "gives other logits."
+        text += (
+            " By design: it merges or quantises differently from the first of the same weights, "
+            "so that logits differ."
         )
     if any(entry.fresh for entry in found.entries):
-        told += " Weights of names alone are random."
-    return told
+        text += " Models given by name have random weights."
+    return text
 
 
 def _speed(cell: Cell, entry: Entry) -> tuple[str, ...]:
@@ -280,14 +289,14 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _accuracy(found: Benchmark, entry: Entry) -> str:
-    told = found.accuracy(entry)
-    if told is None:
+    known = found.accuracy(entry)
+    if known is None:
         return "-"
-    low, high = told.interval
-    text = f"{told.accuracy:.1%} ({low:.1%} to {high:.1%})"
-    if told.merge_tokens or told.change_interval != (0.0, 0.0):
-        low, high = told.change_interval
-        text += f", {100 * told.change:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
+    low, high = known.interval
+    text = f"{known.accuracy:.1%} ({low:.1%} to {high:.1%})"
+    if known.merge_tokens or known.change_interval != (0.0, 0.0):
+        low, high = known.change_interval
+        text += f", {100 * known.change:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
     return text
 
 

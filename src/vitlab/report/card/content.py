@@ -1,7 +1,7 @@
 """Content of a model card, as plain data; missing values are None or empty."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -12,9 +12,10 @@ from vitlab.images.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, Prepr
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.cost import Cost
 from vitlab.models.variants import ModelConfig, ResNetConfig
-from vitlab.report.html import duration, in_pflops, short
+from vitlab.objectives.objective import objective_of
+from vitlab.report.numbers import duration, in_pflops, short
 
-Kind = Literal["bundle", "run", "weights"]
+Kind = Literal["bundle", "run", "weights", "exported", "published"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +60,8 @@ class Card:
     zero_head: bool = False
     assumed: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    exported: tuple[str, ...] = ()
+    """Properties of an exported file."""
 
     @property
     def title(self) -> str:
@@ -100,6 +103,7 @@ class Card:
             "zero_head": self.zero_head,
             "assumed": list(self.assumed),
             "ignored": list(self.ignored),
+            "exported": list(self.exported),
             "files": [to_dict(file) for file in self.files],
         }
 
@@ -118,12 +122,13 @@ def _measured(split: str, accuracy: float, metrics: Mapping[str, float]) -> Meas
 NOT_STATED = "not stated"
 SHOWN = 12
 """Number of labels that are listed."""
-TASKS = {
-    "single-label": "one label for each image",
-    "multi-label": "any number of labels for each image",
-    "regression": "a number for each image",
+KINDS = {
+    "bundle": "bundle",
+    "run": "bundle of a run",
+    "weights": "weight file",
+    "exported": "exported file",
+    "published": "published weights, not fetched",
 }
-KINDS = {"bundle": "bundle", "run": "bundle of a run", "weights": "weight file"}
 WEIGHTS = {"ema": "the running average of training (EMA)", "raw": "as trained, not averaged"}
 STATISTICS: dict[tuple[tuple[float, ...], tuple[float, ...]], str] = {
     (IMAGENET_MEAN, IMAGENET_STD): ", the statistics of ImageNet",
@@ -168,13 +173,14 @@ def _identity(card: Card) -> Rows:
         ("settings", _unusual(card.model)),
     ]
     if card.model.classes:
-        rows.append(("task", TASKS.get(card.task or "", card.task or NOT_STATED)))
+        rows.append(("task", _task(card)))
     if card.zero_head:
         rows.append(("head", "all zeros: not trained"))
     elif not card.model.classes:
         rows.append(("head", "none: it returns features"))
     rows += [("assumed", note) for note in card.assumed]
     rows += [("left out", name) for name in card.ignored]
+    rows += [("exported", note) for note in card.exported]
     return tuple(rows)
 
 
@@ -209,9 +215,13 @@ def _labels(card: Card) -> Rows:
     return (count, ("names", shortened(card.labels)))
 
 
+def _task(card: Card) -> str:
+    return NOT_STATED if card.task is None else objective_of(card.task).description
+
+
 def kind_of_outputs(card: Card) -> str:
     """Kind of the outputs of a head."""
-    return "values" if card.task == "regression" else "classes"
+    return "values" if card.task and objective_of(card.task).has_values else "classes"
 
 
 def shortened(labels: tuple[str, ...]) -> str:
@@ -250,11 +260,11 @@ def in_words(preparation: Preprocessing) -> tuple[str, str]:
 def _measurements(card: Card) -> Rows:
     if not card.metrics:
         return (("accuracy", NOT_STATED),)
-    told = {item.split: item for item in card.measured}
-    rows = [(f"{split} accuracy", accuracy_in_words(item)) for split, item in told.items()]
+    known = {item.split: item for item in card.measured}
+    rows = [(f"{split} accuracy", accuracy_in_words(item)) for split, item in known.items()]
     for key, value in card.metrics.items():
         split, _, name = key.rpartition("_")
-        if not (split in told and name in ("accuracy", "images")):
+        if not (split in known and name in ("accuracy", "images")):
             rows.append((key.replace("_", " "), _number(value)))
     return tuple(rows)
 
@@ -329,5 +339,6 @@ def _files(card: Card) -> Rows:
     return tuple((file.name, f"{short(file.bytes)}B  sha256 {file.sha256}") for file in card.files)
 
 
-def _sides(size: Iterable[int]) -> str:
-    return " × ".join(map(str, size))
+def _sides(size: Sequence[int]) -> str:
+    """Width and height of a (height, width)."""
+    return " × ".join(map(str, reversed(size)))

@@ -80,7 +80,7 @@ def _use(card: Card) -> tuple[str, ...]:
     """Task of the model in the hub's terms; there is none for a model that predicts values."""
     if not card.model.classes:
         return ("image-feature-extraction",)
-    return () if card.task == "regression" else ("image-classification",)
+    return () if kind_of_outputs(card) == "values" else ("image-classification",)
 
 
 def _licence(licence: str | None) -> Iterator[str]:
@@ -117,8 +117,10 @@ def _quoted(text: str) -> str:
 
 def _opening(card: Card) -> str:
     best = next(iter(card.measured), None)
-    told = "" if best is None else f" Accuracy on {best.split} images: {accuracy_in_words(best)}."
-    return f"A model of [vitlab](#how-to-use-it): {_sentence(card)}.{markdown_text(told)}"
+    accuracy = ""
+    if best is not None:
+        accuracy = f" Accuracy on {best.split} images: {accuracy_in_words(best)}."
+    return f"A model of [vitlab](#how-to-use-it): {_sentence(card)}.{markdown_text(accuracy)}"
 
 
 def _sentence(card: Card) -> str:

@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.explain.distance import patch_distances
+from vitlab.explain.statistics import patch_distances
 from vitlab.models.config import pair
-from vitlab.report.figures.figure import Figure, Seen, array, counted, plain, with_blocks
+from vitlab.report.figures.figure import Figure, Seen, array, plain, with_blocks
+from vitlab.report.numbers import counted
 from vitlab.report.plots import BLUE, COLUMN, FAINT, ORANGE, QUIET, new_figure
 
 HEIGHT = 3.2
@@ -52,7 +53,7 @@ def build_distance(seen: Seen) -> Figure:
     return Figure(
         caption=(
             f"Mean attention distance of the heads of {seen.name} by depth, in pixels of its "
-            f"{size[0]} x {size[1]} input: the distance between the centres of query and key "
+            f"{size[1]} x {size[0]} input: the distance between the centres of query and key "
             f"patch, weighted by attention, averaged over queries and "
             f"{counted(seen.images, 'image')}.{left_out} "
             f"Dashed: a head that looks at all patches evenly."

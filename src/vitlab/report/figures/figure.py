@@ -76,8 +76,3 @@ def _row(values: Float[Tensor, " n"]) -> list[float | None]:
 def array(values: Any) -> Float[np.ndarray, "..."]:
     """Output of `plain` as an array, with NaN for missing numbers."""
     return np.array(values, dtype=np.float64)
-
-
-def counted(number: int, what: str) -> str:
-    """`1 image`, `128 images`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

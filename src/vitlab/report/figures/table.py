@@ -10,7 +10,7 @@ from torch import nn
 
 from vitlab.errors import FileError, UnknownName
 from vitlab.io.files import write_files
-from vitlab.report.figures import attention, cka, feature_pca, filters, positions, tsne
+from vitlab.report.figures import attention, features, weights
 from vitlab.report.figures.figure import Figure, Seen, Watch
 from vitlab.report.plots import rendered, styled
 
@@ -28,8 +28,12 @@ class Maker:
 
 
 FIGURES = {
-    "filters": Maker(build=filters.build, draw=filters.draw),
-    "positions": Maker(build=positions.build, draw=positions.draw, check=positions.check),
+    "filters": Maker(build=weights.build_filters, draw=weights.draw_filters),
+    "positions": Maker(
+        build=weights.build_positions,
+        draw=weights.draw_positions,
+        check=weights.check_positions,
+    ),
     "attention-distance": Maker(
         build=attention.build_distance,
         draw=attention.draw_distance,
@@ -43,13 +47,18 @@ FIGURES = {
         needs=frozenset({"attention"}),
     ),
     "feature-pca": Maker(
-        build=feature_pca.build,
-        draw=feature_pca.draw,
-        check=feature_pca.check,
+        build=features.build_pca,
+        draw=features.draw_pca,
+        check=features.check_pca,
         needs=frozenset({"pictures"}),
     ),
-    "tsne": Maker(build=tsne.build, draw=tsne.draw, needs=frozenset({"pooled"})),
-    "cka": Maker(build=cka.build, draw=cka.draw, check=cka.check, needs=frozenset({"means"})),
+    "tsne": Maker(build=features.build_tsne, draw=features.draw_tsne, needs=frozenset({"pooled"})),
+    "cka": Maker(
+        build=features.build_cka,
+        draw=features.draw_cka,
+        check=features.check_cka,
+        needs=frozenset({"means"}),
+    ),
 }
 
 

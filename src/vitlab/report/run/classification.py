@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+from vitlab.evaluation.calibration import Bin, Reliability
 from vitlab.evaluation.classification import Evaluation
 from vitlab.evaluation.metrics import ClassMetrics
-from vitlab.report.html import Html, element, percent
+from vitlab.report.html import Html, element, figure, folded, key, pairs, table
+from vitlab.report.numbers import percent, write_percent
 from vitlab.report.run.confusion import (
     draw_confusion,
     is_wide,
@@ -12,11 +14,19 @@ from vitlab.report.run.confusion import (
     shorten,
     top_confusions,
 )
-from vitlab.report.run.content import Report
-from vitlab.report.run.facts import pairs
-from vitlab.report.run.images import draw_mistakes
-from vitlab.report.run.reliability import calibration_facts, draw_confidences, draw_reliability
-from vitlab.report.svg import Scale, draw_strip, svg, text
+from vitlab.report.run.content import Report, Section, View
+from vitlab.report.run.images import draw_mistakes, mistakes_in
+from vitlab.report.svg import (
+    Axis,
+    Frame,
+    Scale,
+    draw_strip,
+    draw_value,
+    interval_text,
+    path,
+    svg,
+    text,
+)
 
 # Metrics of each class: precision and recall as bars, and the whole table folded away.
 
@@ -33,38 +43,23 @@ def draw_classes(evaluation: Evaluation) -> Html:
     title = "Precision and recall by class"
     if len(shown) < len(present):
         title = f"The {len(shown)} weakest of {len(present):,} classes"
-    return element(
-        "figure",
-        element("h3", title),
+    return figure(
+        title,
         element("div", _key("precision"), _key("recall"), class_="legend"),
         _bars(shown),
-        element(
-            "figcaption",
-            "Precision: of the images called so, the part that is. "
-            "Recall: of the images that are, the part called so.",
-        ),
+        caption="Precision: of the images called so, the part that is. "
+        "Recall: of the images that are, the part called so.",
     )
 
 
 def table_of_classes(evaluation: Evaluation) -> Html:
     """Every class with its numbers, folded."""
-    heads = ("class", "precision", "recall", "F1", "images")
     rows = (
-        element(
-            "tr",
-            element("td", item.label),
-            *(
-                element("td", percent(value), class_="number")
-                for value in (item.precision, item.recall, item.f1)
-            ),
-            element("td", f"{item.support:,}", class_="number"),
-        )
+        (item.label, *map(percent, (item.precision, item.recall, item.f1)), f"{item.support:,}")
         for item in evaluation.classes
     )
-    cells = (element("th", name, class_="number" if i else None) for i, name in enumerate(heads))
-    head = element("thead", element("tr", *cells))
-    table = element("table", head, element("tbody", *rows), class_="list")
-    return element("details", element("summary", "All classes as a table"), table)
+    heads = ("class", "precision", "recall", "F1", "images")
+    return folded("All classes as a table", table(heads, rows))
 
 
 def _f1(item: ClassMetrics) -> float:
@@ -109,29 +104,16 @@ def _row(scale: Scale, y: float, name: str, item: ClassMetrics) -> Html:
 
 
 def _key(kind: str) -> Html:
-    box = element("rect", class_=kind, x=1, y=2, width=16, height=9, rx=1.5)
-    swatch = element("svg", box, viewBox="0 0 18 12", width=18, height=12, aria_hidden="true")
-    return element("span", swatch, kind, class_="key")
+    return key(kind, element("rect", class_=kind, x=1, y=2, width=16, height=9, rx=1.5))
 
 
-Section = tuple[str, tuple[Html | None, ...]]
-"""A title and its content."""
-
-
-def figure(evaluation: Evaluation, split: str) -> Html:
+def headline(evaluation: Evaluation, split: str) -> Html:
     """Accuracy and its interval."""
-    low, high = evaluation.interval
-    return element(
-        "div",
-        element("div", percent(evaluation.accuracy), class_="figure"),
-        element(
-            "p",
-            f"of {evaluation.images:,} {split} images right at the first guess",
-            element("br"),
-            element("span", f"95% interval {percent(low)} to {percent(high)}", class_="quiet"),
-        ),
+    return draw_value(
+        percent(evaluation.accuracy),
+        f"of {evaluation.images:,} {split} images right at the first guess",
+        interval_text(evaluation.interval),
         _strip(evaluation),
-        class_="accuracy",
     )
 
 
@@ -201,13 +183,11 @@ def sections(report: Report) -> Iterator[Section]:
         shown = [element("div", matrix, beside, class_="grid matrix")]
     yield "Where it is right and wrong", (*shown, table_of_classes(evaluation))
     if report.mistakes:
-        note = element(
-            "p",
+        note = (
             "What the model said and how sure it was of it, and what the image is. "
-            "The surest come first.",
-            class_="quiet",
+            "The surest come first."
         )
-        yield "The most confident mistakes", (note, draw_mistakes(report.mistakes))
+        yield "The most confident mistakes", draw_mistakes(note, report.mistakes)
     reliability = element(
         "div",
         draw_reliability(evaluation),
@@ -215,3 +195,123 @@ def sections(report: Report) -> Iterator[Section]:
         class_="grid two",
     )
     yield "Does it know when it is wrong?", (reliability,)
+
+
+# Calibration: confidence against accuracy.
+
+RARE = 0.001
+"""Bins with a smaller share of the images are not meaningful."""
+TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def draw_reliability(evaluation: Evaluation) -> Html:
+    """Draw accuracy by confidence, without and with temperature."""
+    scaled = evaluation.scaled
+    after = None if scaled is None else scaled.reliability
+    keys = [key("as trained", element("rect", class_="before", x=1, y=1, width=16, height=10))]
+    if after is not None:
+        line = element("line", class_="line", x1=0, x2=18, y1=6, y2=6)
+        dot = element("circle", class_="dot", cx=9, cy=6, r=3)
+        keys.append(key("with temperature", line, dot, kind="after"))
+    return figure(
+        "Reliability diagram",
+        element("div", *keys, class_="legend"),
+        _diagram(evaluation.reliability, after),
+        caption="On the dashed line, a model that says 80% is right 80% of the time; "
+        "bars below it: it is too sure of itself. Bins with fewer than 0.1% of the images "
+        "are left out.",
+    )
+
+
+def draw_confidences(evaluation: Evaluation) -> Html:
+    """Draw the number of images at each confidence."""
+    bins = evaluation.reliability.bins
+    top = max(item.count for item in bins) / evaluation.images
+    high = next(limit for limit in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0) if top <= limit)
+    frame = Frame(
+        x=_axis("confidence"),
+        y=Axis(
+            title="images", ticks=(0.0, high / 2, high), write=write_percent, low=0.0, high=high
+        ),
+        height=160,
+    )
+    bars = (
+        _bar(frame, item.low, item.high, item.count / evaluation.images, "neutral") for item in bins
+    )
+    return figure(
+        "How sure it is",
+        frame.draw(*bars, label="Number of images by confidence"),
+        caption="Probability of the predicted class, before any temperature.",
+    )
+
+
+def calibration_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Errors and losses before and after the temperature, as rows."""
+    rows = [
+        ("calibration error (ECE)", percent(evaluation.reliability.ece, 2)),
+        ("loss", f"{evaluation.loss:.4f}"),
+    ]
+    scaled = evaluation.scaled
+    if scaled is None:
+        return rows
+    images = f"{scaled.temperature.images:,} held-out images"
+    return [
+        *rows,
+        ("temperature", f"{scaled.temperature.value:.3f}, fitted on {images}"),
+        ("ECE with temperature", percent(scaled.reliability.ece, 2)),
+        ("loss with temperature", f"{scaled.loss:.4f}"),
+    ]
+
+
+def _axis(title: str) -> Axis:
+    return Axis(title=title, ticks=TICKS, write=write_percent, low=0.0, high=1.0)
+
+
+def _diagram(before: Reliability, after: Reliability | None) -> Html:
+    frame = Frame(x=_axis("confidence"), y=_axis("accuracy"), height=340)
+    bars = (
+        _bar(frame, item.low, item.high, item.accuracy, "before")
+        for item in _filled_bins(before)
+        if item.accuracy is not None
+    )
+    ideal = [(frame.across(end), frame.up(end)) for end in (0.0, 1.0)]
+    return frame.draw(
+        *bars,
+        element("path", class_="ideal", d=path(ideal)),
+        None if after is None else _after(frame, after),
+        label="Accuracy against confidence",
+    )
+
+
+def _after(frame: Frame, after: Reliability) -> Html:
+    places = list(_places(frame, after))
+    dots = (element("circle", class_="dot", cx=x, cy=y, r=3) for x, y in places)
+    return element("g", element("path", class_="line", d=path(places)), *dots, class_="after")
+
+
+def _places(frame: Frame, found: Reliability) -> Iterator[tuple[float, float]]:
+    for item in _filled_bins(found):
+        if item.accuracy is not None and item.confidence is not None:
+            yield frame.across(item.confidence), frame.up(item.accuracy)
+
+
+def _filled_bins(found: Reliability) -> list[Bin]:
+    total = sum(item.count for item in found.bins)
+    return [item for item in found.bins if item.count and item.count >= RARE * total]
+
+
+def _bar(frame: Frame, low: float, high: float, value: float, kind: str) -> Html:
+    x, y = frame.across(low), frame.up(value)
+    return element(
+        "rect",
+        class_=kind,
+        x=x + 1,
+        y=y,
+        width=frame.across(high) - x - 2,
+        height=frame.up(frame.y.low) - y,
+    )
+
+
+VIEW = View(
+    headline=headline, tiles=tiles, findings=findings, sections=sections, mistakes=mistakes_in
+)

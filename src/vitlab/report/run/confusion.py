@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitlab.evaluation.classification import Evaluation
-from vitlab.report.html import Html, element, percent
-from vitlab.report.svg import svg
+from vitlab.report.html import Html, element, figure, table
+from vitlab.report.language import say
+from vitlab.report.numbers import percent
+from vitlab.report.svg import svg, text
 
 LEGIBLE = 20
 """Maximum number of classes in a heat map."""
@@ -64,12 +66,11 @@ def draw_confusion(evaluation: Evaluation) -> Html | None:
     shades = "Blue is right, orange is confused; stronger is a larger part of the row"
     strongest = _strongest_mistake(grid)
     scale = f", orange up to {percent(strongest)} of it." if strongest else "."
-    return element(
-        "figure",
-        element("h3", "Confusion matrix"),
+    return figure(
+        "Confusion matrix",
         _heat_map(grid),
-        element("figcaption", caption, shades, scale),
-        class_="wide" if is_wide(evaluation) else None,
+        caption=f"{caption}{shades}{scale}",
+        kind="wide" if is_wide(evaluation) else None,
     )
 
 
@@ -83,23 +84,9 @@ def list_confusions(evaluation: Evaluation, count: int) -> Html | None:
     found = top_confusions(evaluation, count)
     if not found:
         return None
-    rows = (
-        element(
-            "tr",
-            element("td", item.truth),
-            element("td", item.predicted),
-            element("td", f"{item.count:,}", class_="number"),
-            element("td", percent(item.share), class_="number"),
-        )
-        for item in found
-    )
-    heads = (("true", None), ("taken for", None), ("images", "number"), ("of class", "number"))
-    head = element("tr", *(element("th", name, class_=kind) for name, kind in heads))
-    return element(
-        "figure",
-        element("h3", "Most frequent confusions"),
-        element("table", element("thead", head), element("tbody", *rows), class_="list"),
-    )
+    rows = ((item.truth, item.predicted, f"{item.count:,}", percent(item.share)) for item in found)
+    heads = ("true", "taken for", "images", "of class")
+    return figure("Most frequent confusions", table(heads, rows, numbers=slice(2, None)))
 
 
 def shorten(label: str, length: int = LABEL) -> str:
@@ -116,7 +103,7 @@ def _grid(evaluation: Evaluation, present: Sequence[int]) -> Grid:
     ]
     columns = list(names)
     if any(others):
-        columns.append("other")
+        columns.append(say("other"))
         counts = [[*row, other] for row, other in zip(counts, others, strict=True)]
     longest = max(map(len, columns))
     return Grid(
@@ -140,14 +127,7 @@ def _heat_map(grid: Grid) -> Html:
     width = grid.left + grid.cell * len(grid.columns) + grid.top * 0.6
     height = grid.top + grid.cell * len(grid.rows) + 6
     rows = (
-        element(
-            "text",
-            name,
-            class_="tick",
-            x=grid.left - 8,
-            y=grid.top + grid.cell * (i + 0.5) + 4,
-            text_anchor="end",
-        )
+        text(grid.left - 8, grid.top + grid.cell * (i + 0.5) + 4, name, anchor="end")
         for i, name in enumerate(grid.rows)
     )
     return svg(
@@ -176,7 +156,7 @@ def _cell(grid: Grid, row: int, column: int, strongest: float) -> Html:
     x, y = grid.left + grid.cell * column, grid.top + grid.cell * row
     box = element(
         "rect",
-        element("title", f"{grid.rows[row]} taken for {grid.columns[column]}: {count:,}"),
+        element("title", say(f"{grid.rows[row]} taken for {grid.columns[column]}: {count:,}")),
         class_="right" if right else "wrong",
         x=x + 1,
         y=y + 1,
@@ -185,14 +165,8 @@ def _cell(grid: Grid, row: int, column: int, strongest: float) -> Html:
         rx=3,
         fill_opacity=max(strength * 0.92, 0.035),
     )
-    number = element(
-        "text",
-        f"{count:,}",
-        class_=_ink(strength),
-        x=x + grid.cell / 2,
-        y=y + grid.cell / 2 + 4,
-        text_anchor="middle",
-    )
+    middle = (x + grid.cell / 2, y + grid.cell / 2 + 4)
+    number = text(*middle, f"{count:,}", kind=_ink(strength), anchor="middle")
     return element("g", box, number if count else None)
 
 

@@ -1,6 +1,6 @@
 """Content of a report, as plain data; unknown values are left out of the page."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -9,16 +9,14 @@ from jaxtyping import UInt8
 from torch import nn
 
 from vitlab.data.augment.config import AugmentConfig
-from vitlab.data.class_counts import ClassCounts
 from vitlab.data.datasets import DataSource
-from vitlab.evaluation.classification import Evaluation
-from vitlab.evaluation.multilabel import MultiLabelEvaluation
-from vitlab.evaluation.regression import RegressionEvaluation
+from vitlab.data.images import ClassCounts, ImageSet
+from vitlab.evaluation.classification import Outcome
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.cost import cost, image_shape
 from vitlab.models.merging import MergingTransformer
-
-Judged = Evaluation | MultiLabelEvaluation | RegressionEvaluation
+from vitlab.objectives.objective import Metrics, objective_of
+from vitlab.report.html import Html, data_url, element
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +72,7 @@ class Data:
     per_class: Mapping[str, str] = field(default_factory=dict)
     """Fewest and most images of a class by split, as text; splits without it: not known."""
     size: str | None = None
-    """Size of one image, such as `32 × 32 × 3`."""
+    """Width, height and channels of one image, such as `32 × 32 × 3`."""
     augmentation: tuple[str, ...] | None = None
     """None if nothing was trained."""
     details: Mapping[str, str] = field(default_factory=dict)
@@ -113,12 +111,23 @@ class Drawing:
     caption: str
 
 
+def show(drawing: Drawing) -> Html:
+    """Show a figure on white, with its description."""
+    image = element("img", src=data_url("image/svg+xml", drawing.svg), alt=drawing.caption)
+    framed = element("div", image, class_="drawing")
+    return element("figure", framed, element("figcaption", drawing.caption))
+
+
+Section = tuple[str, tuple[Html | None, ...]]
+"""A title and its content."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Report:
     """All content of the page."""
 
     title: str
-    evaluation: Judged | None = None
+    evaluation: Metrics | None = None
     split: str = "test"
     """Split of the evaluated images."""
     mistakes: tuple[Mistake, ...] = ()
@@ -137,9 +146,19 @@ class Report:
     config: Mapping[str, Any] | None = None
 
 
-# Descriptions of a model, of data and of augmentation, derived from the objects themselves.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """Part of a report that depends on the kind of label."""
 
-COUNTED = {"single-label": "classes", "multi-label": "labels", "regression": "values"}
+    headline: Callable[[Any, str], Html]
+    """Main metric, given the evaluation and the split."""
+    tiles: Callable[[Any], Iterator[tuple[str, str]]]
+    findings: Callable[[Any], Iterator[str]]
+    sections: Callable[[Report], Iterator[Section]]
+    mistakes: Callable[[Outcome, ImageSet, Sequence[str]], tuple[Mistake, ...]]
+
+
+# Descriptions of a model, of data and of augmentation, derived from the objects themselves.
 
 
 def describe_model(name: str, model: nn.Module, details: Mapping[str, str] | None = None) -> Model:
@@ -162,11 +181,11 @@ def describe_data(
     details: Mapping[str, str] | None = None,
 ) -> Data:
     """Name, classes and size of the data; `images` by split."""
-    size = None if source.image_size is None else (*source.image_size, source.channels)
+    size = None if source.image_size is None else (*source.image_size[::-1], source.channels)
     return Data(
         name=source.name,
         classes=len(source.labels),
-        counted=COUNTED[source.task],
+        counted=objective_of(source.task).outputs,
         images={n: c.images if isinstance(c, ClassCounts) else c for n, c in images.items()},
         per_class={
             name: found.per_class
@@ -192,10 +211,10 @@ def augmentations(config: AugmentConfig) -> tuple[str, ...]:
 
 def _shape(model: nn.Module) -> dict[str, str]:
     channels, height, width = image_shape(model)
-    rows = {"input": f"{height} × {width} × {channels}"}
+    rows = {"input": f"{width} × {height} × {channels}"}
     config = getattr(model, "config", None)
     if isinstance(config, ViTConfig):
-        patch = " × ".join(map(str, pair(config.patch_size)))
+        patch = " × ".join(map(str, reversed(pair(config.patch_size))))
         rows |= {
             "encoder": f"width {config.width}, depth {config.depth}, {config.heads} heads",
             "patch": patch if config.stem == "patch" else f"{patch}, stem {config.stem}",

@@ -4,17 +4,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from vitlab.report.html import Html, element, percent
+from vitlab.report.html import Html, element, figure, key
+from vitlab.report.language import say
+from vitlab.report.numbers import percent, write_number, write_percent
 from vitlab.report.run.content import Point
-from vitlab.report.svg import (
-    Axis,
-    Frame,
-    nice_ticks,
-    text,
-    ticks_within,
-    write_number,
-    write_percent,
-)
+from vitlab.report.svg import Axis, Frame, nice_ticks, path, text, ticks_within
 
 SPLITS = ("train", "validation")
 """The noisy one first; a split evaluated once, at the end, has no curve."""
@@ -73,7 +67,7 @@ CHARTS = (
     Chart(
         name="r2",
         title="R²",
-        unit="part of the variance that is told",
+        unit="explained share of the variance",
         caption="On images held out from training, as they are; 0 is always the mean.",
         best=max,
     ),
@@ -120,8 +114,8 @@ def draw_curves(points: Sequence[Point]) -> Html | None:
     logged = {point.name for point in points}
     loss, *others = CHARTS
     loss = replace(loss, unit=next((LOSSES[n] for n in LOSSES if n in logged), loss.unit))
-    figures = [_figure(chart, points) for chart in (loss, *others)]
-    drawn = [figure for figure in figures if figure is not None]
+    charts = [_figure(chart, points) for chart in (loss, *others)]
+    drawn = [chart for chart in charts if chart is not None]
     return element("div", *drawn, class_="grid two") if drawn else None
 
 
@@ -159,12 +153,11 @@ def _figure(chart: Chart, points: Sequence[Point]) -> Html | None:
     marks = [_mark_best(frame, chart, curve) for curve in curves if curve.split == "validation"]
     lines = (_line(frame, curve) for curve in curves)
     legend = _legend(curves) if len(curves) > 1 or curves[0].split != "train" else None
-    return element(
-        "figure",
-        element("h3", chart.title),
+    return figure(
+        chart.title,
         legend,
-        frame.draw(*lines, *marks, label=f"{chart.title} over the steps of training"),
-        element("figcaption", chart.caption),
+        frame.draw(*lines, *marks, label=f"{say(chart.title)} over the steps of training"),
+        caption=chart.caption,
     )
 
 
@@ -182,6 +175,9 @@ def _value_axis(chart: Chart, curves: Sequence[Curve]) -> Axis:
     low = 0.0 if chart.from_zero else min(min(curve.values) for curve in curves)
     high = max(max(curve.values) for curve in curves)
     ticks = nice_ticks(low, high)
+    if chart.share:  # a share that does not change would have an axis beyond 100 %
+        ticks = [tick for tick in ticks if 0.0 <= tick <= 1.0]
+        ticks = ticks if len(ticks) > 1 else [0.0, 0.25, 0.5, 0.75, 1.0]
     return Axis(
         title=chart.unit,
         ticks=ticks,
@@ -234,7 +230,7 @@ def _mark_best(frame: Frame, chart: Chart, curve: Curve) -> Html | None:
         text(
             x + (6 if right else -6),
             y + (20 if below else -11),
-            f"best {shown}",
+            say(f"best {shown}"),
             kind="mark",
             anchor="end" if right else "start",
         ),
@@ -243,25 +239,11 @@ def _mark_best(frame: Frame, chart: Chart, curve: Curve) -> Html | None:
 
 
 def _legend(curves: Sequence[Curve]) -> Html:
-    entries = (element("span", _key(curve), curve.split, class_="key") for curve in curves)
-    return element("div", *entries, class_="legend")
-
-
-def _key(curve: Curve) -> Html:
-    """A short piece of the line."""
-    dotted = not curve.noisy
-    return element(
-        "svg",
-        element("line", class_="line", x1=1, x2=25, y1=6, y2=6),
-        element("circle", class_="dot", cx=13, cy=6, r=2.6) if dotted else None,
-        class_=curve.split,
-        viewBox="0 0 26 12",
-        width=26,
-        height=12,
-        aria_hidden="true",
+    """A short piece of each line with its name."""
+    line = element("line", class_="line", x1=1, x2=25, y1=6, y2=6)
+    dot = element("circle", class_="dot", cx=13, cy=6, r=2.6)
+    keys = (
+        key(curve.split, line, None if curve.noisy else dot, kind=curve.split, width=26)
+        for curve in curves
     )
-
-
-def path(places: Sequence[tuple[float, float]]) -> str:
-    """A polyline through the places."""
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    return element("div", *keys, class_="legend")

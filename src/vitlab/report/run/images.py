@@ -1,19 +1,19 @@
 """The most confident mistakes, as images inside the page."""
 
-import base64
-import io
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from vitlab.data.images import ArraySet, FileSet, ImageSet
+from vitlab.data.images import ArraySet, ImageSet
 from vitlab.evaluation.classification import Outcome, confident_mistakes
 from vitlab.evaluation.multilabel import worst_labels
 from vitlab.evaluation.regression import worst_values
 from vitlab.images.statistics import shown
-from vitlab.report.html import Html, element, percent
+from vitlab.report.html import Html, element, png_url
+from vitlab.report.language import say
+from vitlab.report.numbers import percent
 from vitlab.report.run.content import Mistake
 
 COUNT = 24
@@ -73,15 +73,15 @@ def wrong_values_in(
     """Images with the largest errors in values."""
     found = []
     for row in worst_values(outcome, count):
-        told, truth = outcome.logits[row].tolist(), outcome.labels[row].tolist()
+        predicted, truth = outcome.logits[row].tolist(), outcome.labels[row].tolist()
         number = int(outcome.index[row])
         found.append(
             Mistake(
                 image=_pixels(data, number),
                 name=_name(data, number),
                 truth=", ".join(f"{value:.4g}" for value in truth),
-                predicted=", ".join(f"{value:.4g}" for value in told),
-                badge=f"{told[0] - truth[0]:+.3g}",
+                predicted=", ".join(f"{value:.4g}" for value in predicted),
+                badge=f"{predicted[0] - truth[0]:+.3g}",
             )
         )
     return tuple(found)
@@ -92,12 +92,13 @@ def _listed(marks: Sequence[bool], labels: Sequence[str]) -> str:
 
 
 def _name(data: ImageSet, number: int) -> str:
-    return str(data.paths[number]) if isinstance(data, FileSet) else f"image {number}"
+    return f"image {number}" if isinstance(data, ArraySet) else str(data.name(number))
 
 
-def draw_mistakes(mistakes: Sequence[Mistake]) -> Html:
-    """Draw a grid of images with their true and predicted labels."""
-    return element("div", *map(_card, mistakes), class_="pictures")
+def draw_mistakes(note: str, mistakes: Sequence[Mistake]) -> tuple[Html, Html]:
+    """Draw a grid of images with their true and predicted labels, below a note on what it shows."""
+    grid = element("div", *map(_card, mistakes), class_="pictures")
+    return element("p", say(note), class_="quiet"), grid
 
 
 def _card(mistake: Mistake) -> Html:
@@ -106,16 +107,16 @@ def _card(mistake: Mistake) -> Html:
     badge = percent(mistake.probability) if mistake.badge is None else mistake.badge
     picture = element(
         "img",
-        src=f"data:image/png;base64,{_png(mistake.image)}",
-        alt=f"{mistake.truth}, taken for {mistake.predicted}",
+        src=_png(mistake.image),
+        alt=say(f"{mistake.truth}, taken for {mistake.predicted}"),
         title=f"{mistake.name}; {mistake.truth}{sure}",
         class_="pixelated" if small else None,
     )
     return element(
         "div",
         element("div", picture, element("span", badge), class_="frame"),
-        element("div", "said ", element("b", mistake.predicted), class_="said"),
-        element("div", "is ", element("b", mistake.truth), class_="truth"),
+        element("div", say("said "), element("b", mistake.predicted), class_="said"),
+        element("div", say("is "), element("b", mistake.truth), class_="truth"),
         class_="picture",
     )
 
@@ -123,16 +124,14 @@ def _card(mistake: Mistake) -> Html:
 def _pixels(data: ImageSet, number: int) -> UInt8[np.ndarray, "H W C"]:
     if isinstance(data, ArraySet):
         return data.images[number].permute(1, 2, 0).numpy()
-    image = shown(data.paths[number])
+    image = shown(data.source(number))
     image.thumbnail((SIDE, SIDE))
     return np.asarray(image)
 
 
 def _png(pixels: UInt8[np.ndarray, "H W C"]) -> str:
-    """Base64 of a PNG file; of other than 1 or 3 channels, as many as can be shown."""
+    """Data URL of a PNG; of other than 1 or 3 channels, as many as can be shown."""
     colours = pixels[..., :3] if pixels.shape[2] >= 3 else pixels[..., 0]
     image = Image.fromarray(np.ascontiguousarray(colours))
     image.thumbnail((SIDE, SIDE))
-    file = io.BytesIO()
-    image.save(file, format="png", optimize=True)
-    return base64.b64encode(file.getvalue()).decode("ascii")
+    return png_url(image)

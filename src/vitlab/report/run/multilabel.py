@@ -3,35 +3,28 @@
 from collections.abc import Iterator, Sequence
 
 from vitlab.evaluation.multilabel import LabelMetrics, MultiLabelEvaluation
-from vitlab.report.html import Html, element, percent
-from vitlab.report.run.classification import Section
+from vitlab.report.html import Html, element, figure, folded, table
+from vitlab.report.numbers import percent
 from vitlab.report.run.confusion import shorten
-from vitlab.report.run.content import Report
-from vitlab.report.run.images import draw_mistakes
-from vitlab.report.svg import Scale, draw_strip, svg, text
+from vitlab.report.run.content import Report, Section, View
+from vitlab.report.run.images import draw_mistakes, wrong_labels_in
+from vitlab.report.svg import Scale, draw_strip, draw_value, interval_text, svg, text
 
 SHOWN = 25
 """Number of labels with bars; of more, the weakest."""
 ROW, WIDTH = 20.0, 520.0
 
 
-def figure(evaluation: MultiLabelEvaluation, split: str) -> Html:
+def headline(evaluation: MultiLabelEvaluation, split: str) -> Html:
     """Mean average precision and its interval."""
-    low, high = evaluation.interval
-    return element(
-        "div",
-        element("div", percent(evaluation.map), class_="figure"),
-        element(
-            "p",
-            f"mean average precision of {len(evaluation.labels):,} labels on "
-            f"{evaluation.images:,} {split} images",
-            element("br"),
-            element("span", f"95% interval {percent(low)} to {percent(high)}", class_="quiet"),
-        ),
+    return draw_value(
+        percent(evaluation.map),
+        f"mean average precision of {len(evaluation.labels):,} labels on "
+        f"{evaluation.images:,} {split} images",
+        interval_text(evaluation.interval),
         draw_strip(
             evaluation.map, evaluation.interval, evaluation.chance, "knowing nothing", bounds=(0, 1)
         ),
-        class_="accuracy",
     )
 
 
@@ -62,13 +55,11 @@ def sections(report: Report) -> Iterator[Section]:
     bars = _bars(evaluation) if any(item.support for item in evaluation.classes) else None
     yield "How well each label is found", (bars, _table(evaluation))
     if report.mistakes:
-        note = element(
-            "p",
-            "Labels that the model gave and those that the image has; on the picture the label "
-            "it was most wrong about, with its probability.",
-            class_="quiet",
+        note = (
+            "Labels that the model gave and those that the image has; on the image the label "
+            "it was most wrong about, with its probability."
         )
-        yield "The worst mistakes", (note, draw_mistakes(report.mistakes))
+        yield "The worst mistakes", draw_mistakes(note, report.mistakes)
 
 
 def _precision(item: LabelMetrics) -> float:
@@ -86,12 +77,7 @@ def _bars(evaluation: MultiLabelEvaluation) -> Html:
         "down to each image that has it. The mark is what chance gives: the share of images "
         "with the label."
     )
-    return element(
-        "figure",
-        element("h3", title),
-        _drawn(shown, evaluation.images),
-        element("figcaption", caption),
-    )
+    return figure(title, _drawn(shown, evaluation.images), caption=caption)
 
 
 def _drawn(items: Sequence[LabelMetrics], images: int) -> Html:
@@ -114,20 +100,18 @@ def _drawn(items: Sequence[LabelMetrics], images: int) -> Html:
 
 
 def _table(evaluation: MultiLabelEvaluation) -> Html:
-    heads = ("label", "average precision", "precision", "recall", "F1", "images")
     rows = (
-        element(
-            "tr",
-            element("td", item.label),
-            *(
-                element("td", percent(value), class_="number")
-                for value in (item.average_precision, item.precision, item.recall, item.f1)
-            ),
-            element("td", f"{item.support:,}", class_="number"),
+        (
+            item.label,
+            *map(percent, (item.average_precision, item.precision, item.recall, item.f1)),
+            f"{item.support:,}",
         )
         for item in evaluation.classes
     )
-    cells = (element("th", name, class_="number" if i else None) for i, name in enumerate(heads))
-    head = element("thead", element("tr", *cells))
-    table = element("table", head, element("tbody", *rows), class_="list")
-    return element("details", element("summary", "All labels as a table"), table)
+    heads = ("label", "average precision", "precision", "recall", "F1", "images")
+    return folded("All labels as a table", table(heads, rows))
+
+
+VIEW = View(
+    headline=headline, tiles=tiles, findings=findings, sections=sections, mistakes=wrong_labels_in
+)

@@ -1,77 +1,32 @@
 """The page: sections in the order of a reader's questions."""
 
-import base64
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitlab import __version__
 from vitlab.config import parse_json
 from vitlab.errors import ConfigError, one_line
 from vitlab.io.files import replacing
-from vitlab.report.html import Html, duration, element, in_pflops, join, short
-from vitlab.report.run import classification
-from vitlab.report.run import multilabel as labels
-from vitlab.report.run import regression as values
-from vitlab.report.run.classification import Section
-from vitlab.report.run.content import Drawing, Point, Report
+from vitlab.objectives.objective import objective_of
+from vitlab.report.html import Html, element, folded, heading, join, page, pairs, section, tiles
+from vitlab.report.language import say
+from vitlab.report.numbers import duration, in_pflops, short
+from vitlab.report.run.content import Compute, Data, Model, Point, Report, show
 from vitlab.report.run.curves import draw_curves
-from vitlab.report.run.facts import (
-    compute_facts,
-    data_facts,
-    fold_config,
-    list_broken,
-    model_facts,
-    pairs,
-)
-from vitlab.report.style import STYLE
-
-# Presentation of each task: its main metric, tiles, sentences and sections.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class View:
-    """Presentation of an evaluation of one task."""
-
-    figure: Callable[[Any, str], Html]
-    """Main metric, given the evaluation and the split."""
-    tiles: Callable[[Any], Iterator[tuple[str, str]]]
-    findings: Callable[[Any], Iterator[str]]
-    sections: Callable[[Report], Iterator[Section]]
-
-
-VIEWS = {
-    task: View(
-        figure=module.figure,
-        tiles=module.tiles,
-        findings=module.findings,
-        sections=module.sections,
-    )
-    for task, module in (
-        ("single-label", classification),
-        ("multi-label", labels),
-        ("regression", values),
-    )
-}
-
 
 # The top of the page: quality of the model, its uncertainty, and its cost.
 
 
 def draw_headline(report: Report) -> Html | None:
     """Draw the main metric, with its interval, beside a few tiles."""
-    tiles = [
-        element("div", element("b", value), element("span", name), class_="tile")
-        for name, value in _tiles(report)
-    ]
-    evaluation = report.evaluation
+    boxes, evaluation = tiles(_tiles(report)), report.evaluation
     if evaluation is None:
-        return element("section", *tiles, class_="tiles") if tiles else None
+        return element("section", *boxes, class_="tiles") if boxes else None
     return element(
         "section",
-        VIEWS[evaluation.task].figure(evaluation, report.split),
-        element("div", *tiles, class_="tiles"),
+        objective_of(evaluation.task).report.headline(evaluation, report.split),
+        element("div", *boxes, class_="tiles"),
         class_="headline",
     )
 
@@ -79,14 +34,14 @@ def draw_headline(report: Report) -> Html | None:
 def findings(report: Report) -> Html | None:
     """Main findings, as sentences."""
     found = report.evaluation
-    sentences = [*(VIEWS[found.task].findings(found) if found else ()), *report.notes]
-    return element("p", " ".join(sentences), class_="findings") if sentences else None
+    sentences = [*(objective_of(found.task).report.findings(found) if found else ()), *report.notes]
+    return element("p", " ".join(map(say, sentences)), class_="findings") if sentences else None
 
 
 def _tiles(report: Report) -> Iterator[tuple[str, str]]:
     evaluation = report.evaluation
     if evaluation is not None:
-        yield from VIEWS[evaluation.task].tiles(evaluation)
+        yield from objective_of(evaluation.task).report.tiles(evaluation)
     if report.model is not None:
         yield "parameters", short(report.model.parameters)
         yield "FLOPs per image", short(report.model.flops)
@@ -95,61 +50,30 @@ def _tiles(report: Report) -> Iterator[tuple[str, str]]:
         yield "training compute", in_pflops(report.compute.flops)
 
 
-def heading(report: Report) -> Html:
-    """Title and date."""
-    return element(
-        "header",
-        element("p", join(["vitlab report"]), class_="over"),
-        element("h1", report.title),
-        None if report.made_at is None else element("p", report.made_at, class_="quiet"),
-    )
-
-
 def render(report: Report) -> str:
     """The whole page, self-contained."""
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", report.title),
-        element("style", Html(STYLE)),
+    return page(
+        report.title,
+        heading("vitlab report", report.title, report.made_at),
+        draw_headline(report),
+        findings(report),
+        *_sections(report),
     )
-    body = element(
-        "body",
-        element(
-            "main",
-            heading(report),
-            draw_headline(report),
-            findings(report),
-            *_sections(report),
-            element("footer", f"Made by vitlab {__version__}."),
-        ),
-    )
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
 def _sections(report: Report) -> Iterator[Html]:
     curves = draw_curves(report.metrics)
     if curves is not None:
-        yield _section("How it learned", curves)
+        yield section("How it learned", curves)
     for drawing in report.drawings:
-        yield _section(drawing.title, show(drawing))
+        yield section(drawing.title, show(drawing))
     if report.evaluation is not None:
-        for title, content in VIEWS[report.evaluation.task].sections(report):
-            yield _section(title, *content)
+        for title, content in objective_of(report.evaluation.task).report.sections(report):
+            yield section(title, *content)
     yield from _facts(report)
     if report.broken is not None:
-        yield _section("Images that could not be read", list_broken(report.broken))
+        yield section("Images that could not be read", list_broken(report.broken))
     yield from _again(report)
-
-
-def show(drawing: Drawing) -> Html:
-    """Show a figure on white, with its description."""
-    picture = f"data:image/svg+xml;base64,{base64.b64encode(drawing.svg).decode()}"
-    image = element("img", src=picture, alt=drawing.caption)
-    framed = element("div", image, class_="drawing")
-    return element("figure", framed, element("figcaption", drawing.caption))
 
 
 def _facts(report: Report) -> Iterator[Html]:
@@ -163,18 +87,108 @@ def _facts(report: Report) -> Iterator[Html]:
     trained = report.compute is not None
     title = "What was trained, on what, at what cost" if trained else "Model and data"
     if tables:
-        yield _section(title, element("div", *tables, class_="grid three"))
+        yield section(title, element("div", *tables, class_="grid three"))
 
 
 def _again(report: Report) -> Iterator[Html]:
     command = None if report.command is None else element("pre", element("code", report.command))
     config = None if report.config is None else fold_config(report.config)
     if command is not None or config is not None:
-        yield _section("How to do it again", command, config)
+        yield section("How to do it again", command, config)
 
 
-def _section(title: str, *content: Html | None) -> Html:
-    return element("section", element("h2", title), *content)
+# Tables of model, data, cost, and reproduction.
+
+FOLDED_FROM = 12
+"""Number of broken images from which on the list is folded."""
+
+Rows = list[tuple[str, str]]
+
+
+def model_facts(model: Model) -> Rows:
+    """Rows about the model."""
+    tokens = [] if model.tokens is None else [("tokens", f"{model.tokens:,}")]
+    return [
+        ("model", model.name),
+        ("parameters", f"{model.parameters:,}"),
+        ("FLOPs per image", f"{short(model.flops)} ({short(model.flops / 2)} MACs)"),
+        *tokens,
+        *model.details.items(),
+    ]
+
+
+def data_facts(data: Data) -> Rows:
+    """Rows about the data."""
+    size = [] if data.size is None else [("image size", data.size)]
+    augmentation = []
+    if data.augmentation is not None:
+        augmentation = [("augmentation", ", ".join(data.augmentation) or say("none"))]
+    return [
+        ("data", data.name),
+        (data.counted, f"{data.classes:,}"),
+        *((f"{split} images", _counted(data, split)) for split in data.images),
+        *size,
+        *augmentation,
+        *data.details.items(),
+    ]
+
+
+def _counted(data: Data, split: str) -> str:
+    """Number of images of a split, with the range over the classes."""
+    found = data.per_class.get(split)
+    return f"{data.images[split]:,}" + ("" if found is None else f" ({found})")
+
+
+def compute_facts(compute: Compute) -> Rows:
+    """Rows about the cost."""
+    speed = compute.images / compute.seconds if compute.seconds else 0.0
+    return [
+        ("training compute", in_pflops(compute.flops).replace(" ", "\u00a0")),
+        ("wall time", duration(compute.seconds)),
+        ("steps", f"{compute.steps:,}"),
+        ("images seen", f"{compute.images:,}"),
+        ("speed, with evaluation", f"{speed:,.0f} images/s"),
+        ("device", compute.device),
+        *compute.details.items(),
+    ]
+
+
+def list_broken(broken: Mapping[str, str]) -> Html:
+    """List the images that were left out, with the reason."""
+    if not broken:
+        return element("p", say("Every image could be read."))
+    count = f"{len(broken):,} image{'s' if len(broken) > 1 else ''} could not be read"
+    rows = (
+        element("tr", element("td", element("code", name)), element("td", reason))
+        for name, reason in broken.items()
+    )
+    listed = element("table", *rows, class_="list broken")
+    if len(broken) < FOLDED_FROM:
+        return element("div", element("p", say(f"{count} and took no part.")), listed)
+    return folded(f"{count} and took no part", listed)
+
+
+def fold_config(config: Mapping[str, Any]) -> Html:
+    """All settings with their dotted keys, folded."""
+    rows = [(join([key]), _written(value)) for key, value in flatten(config)]
+    return folded(f"Complete configuration ({len(rows)} settings)", pairs(rows))
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Dotted keys and their values, in order."""
+    flat: list[tuple[str, Any]] = []
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat += flatten(value, f"{prefix}{key}.")
+        else:
+            flat.append((f"{prefix}{key}", value))
+    return flat
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None or value == {} else str(value)
 
 
 # `report.html` in the folder of a run.

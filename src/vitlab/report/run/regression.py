@@ -5,37 +5,27 @@ from collections.abc import Iterator
 import numpy as np
 
 from vitlab.evaluation.regression import RegressionEvaluation, ValueMetrics
-from vitlab.report.html import Html, element, percent
-from vitlab.report.run.classification import Section
-from vitlab.report.run.content import Report
-from vitlab.report.run.images import draw_mistakes
-from vitlab.report.svg import Axis, Frame, draw_strip, nice_ticks, write_number
+from vitlab.report.html import Html, element, figure, table
+from vitlab.report.numbers import percent, write_number
+from vitlab.report.run.content import Report, Section, View
+from vitlab.report.run.images import draw_mistakes, wrong_values_in
+from vitlab.report.svg import Axis, Frame, draw_strip, draw_value, nice_ticks, ticks_within
 
 DOTS = 2000
 """Number of images in a scatter plot; of more, an even sample."""
 BARS = 24
 
 
-def figure(evaluation: RegressionEvaluation, split: str) -> Html:
+def headline(evaluation: RegressionEvaluation, split: str) -> Html:
     """Mean absolute error and its interval, and the share of the variance explained."""
     first = evaluation.values[0]
     low, high = first.mae_interval
     of = "" if len(evaluation.values) == 1 else f" of {first.label}"
-    return element(
-        "div",
-        element("div", f"{first.mae:.4g}", class_="figure"),
-        element(
-            "p",
-            f"mean absolute error{of} on {evaluation.images:,} {split} images",
-            element("br"),
-            element(
-                "span",
-                f"95% interval {low:.4g} to {high:.4g}; always the mean: {first.mean_mae:.4g}",
-                class_="quiet",
-            ),
-        ),
+    return draw_value(
+        f"{first.mae:.4g}",
+        f"mean absolute error{of} on {evaluation.images:,} {split} images",
+        f"95% interval {low:.4g} to {high:.4g}; always the mean: {first.mean_mae:.4g}",
         _share(first),
-        class_="accuracy",
     )
 
 
@@ -68,27 +58,26 @@ def sections(report: Report) -> Iterator[Section]:
     assert isinstance(evaluation, RegressionEvaluation)
     for i, item in enumerate(evaluation.values):
         truth = evaluation.truth[:, i].double().numpy()
-        told = evaluation.predicted[:, i].double().numpy()
+        predicted = evaluation.predicted[:, i].double().numpy()
         plots = element(
-            "div", _scatter(item.label, truth, told), _errors(truth, told), class_="grid two"
+            "div",
+            _scatter(item.label, truth, predicted),
+            _errors(truth, predicted),
+            class_="grid two",
         )
         title = "Predicted against true"
         yield (f"{title}: {item.label}" if len(evaluation.values) > 1 else title), (plots,)
     if len(evaluation.values) > 1:
         yield "All values", (_table(evaluation),)
     if report.mistakes:
-        note = element(
-            "p",
-            "What the model said, what is true, and the difference; the farthest off come first.",
-            class_="quiet",
-        )
-        yield "The worst mistakes", (note, draw_mistakes(report.mistakes))
+        note = "What the model said, what is true, and the difference; the farthest off come first."
+        yield "The worst mistakes", draw_mistakes(note, report.mistakes)
 
 
-def _scatter(label: str, truth: np.ndarray, told: np.ndarray) -> Html:
+def _scatter(label: str, truth: np.ndarray, predicted: np.ndarray) -> Html:
     # A few predictions out of range may be clipped at the edge.
-    low = min(float(truth.min()), float(np.quantile(told, 0.001)))
-    high = max(float(truth.max()), float(np.quantile(told, 0.999)))
+    low = min(float(truth.min()), float(np.quantile(predicted, 0.001)))
+    high = max(float(truth.max()), float(np.quantile(predicted, 0.999)))
     ticks = nice_ticks(low, high)
     ends = {"ticks": ticks, "write": write_number, "low": ticks[0], "high": ticks[-1]}
     frame = Frame(
@@ -108,7 +97,7 @@ def _scatter(label: str, truth: np.ndarray, told: np.ndarray) -> Html:
             r=2.4,
             fill_opacity=0.45,
         )
-        for x, y in zip(truth[::step].tolist(), told[::step].tolist(), strict=True)
+        for x, y in zip(truth[::step].tolist(), predicted[::step].tolist(), strict=True)
     )
     line = element(
         "line",
@@ -118,20 +107,19 @@ def _scatter(label: str, truth: np.ndarray, told: np.ndarray) -> Html:
         y1=frame.up(ticks[0]),
         y2=frame.up(ticks[-1]),
     )
-    return element(
-        "figure",
-        element("h3", "Each image"),
+    return figure(
+        "Each image",
         frame.draw(line, *dots, label="Predicted values against true ones"),
-        element("figcaption", "On the dashed line the model is right."),
+        caption="On the dashed line the model is right.",
     )
 
 
-def _errors(truth: np.ndarray, told: np.ndarray) -> Html:
-    error = told - truth
+def _errors(truth: np.ndarray, predicted: np.ndarray) -> Html:
+    error = predicted - truth
     limit = float(np.quantile(np.abs(error), 0.995)) or 1.0
     counts, edges = np.histogram(np.clip(error, -limit, limit), bins=BARS, range=(-limit, limit))
     ticks = nice_ticks(0, max(int(counts.max()), 1))
-    across = [tick for tick in nice_ticks(-limit, limit) if -limit <= tick <= limit]
+    across = ticks_within(-limit, limit, 5)
     frame = Frame(
         x=Axis(
             title="predicted less true", ticks=across, write=write_number, low=-limit, high=limit
@@ -151,27 +139,27 @@ def _errors(truth: np.ndarray, told: np.ndarray) -> Html:
         for count, start, end in zip(counts, edges, edges[1:], strict=False)
     )
     bias = float(error.mean())
-    return element(
-        "figure",
-        element("h3", "How far off"),
+    return figure(
+        "How far off",
         frame.draw(*bars, label="Number of images by error"),
-        element("figcaption", f"On average {bias:+.3g}: too {'high' if bias > 0 else 'low'}."),
+        caption=f"On average {bias:+.3g}: too {'high' if bias > 0 else 'low'}.",
     )
 
 
 def _table(evaluation: RegressionEvaluation) -> Html:
-    heads = ("value", "MAE", "RMSE", "R²", "rank correlation")
     rows = (
-        element(
-            "tr",
-            element("td", item.label),
+        (
+            item.label,
             *(
-                element("td", "–" if value is None else f"{value:.4g}", class_="number")
+                "–" if value is None else f"{value:.4g}"
                 for value in (item.mae, item.rmse, item.r2, item.spearman)
             ),
         )
         for item in evaluation.values
     )
-    cells = (element("th", name, class_="number" if i else None) for i, name in enumerate(heads))
-    head = element("thead", element("tr", *cells))
-    return element("table", head, element("tbody", *rows), class_="list")
+    return table(("value", "MAE", "RMSE", "R²", "rank correlation"), rows)
+
+
+VIEW = View(
+    headline=headline, tiles=tiles, findings=findings, sections=sections, mistakes=wrong_values_in
+)

@@ -1,4 +1,4 @@
-"""Recipes for fine-tuning: one that looks at the data and the model, and the paper's."""
+"""Recipes for fine-tuning: one chosen by the data and the model, and the paper's."""
 
 from dataclasses import dataclass, replace
 
@@ -6,14 +6,14 @@ from vitlab.data.augment.config import AugmentConfig
 from vitlab.training.config import OptimizerConfig, ScheduleConfig, TrainConfig
 
 FEW, MANY = 50, 1000
-"""Images of a class below which there are few, and from which on there are many."""
+"""Images per class: 'few' below the first number, 'many' from the second."""
 SMALL = 64
 """Pixels of a side up to which crops and policies for photographs leave little to see."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Situation:
-    """What the settings of a fine-tuning depend on."""
+    """Facts about data, model and device that the settings of a fine-tuning depend on."""
 
     images: int
     """For training, the held-out ones among them."""
@@ -44,29 +44,31 @@ def finetuning(situation: Situation) -> TrainConfig:
         schedule=ScheduleConfig(kind="cosine", warmup=0.1),
         head_first=0.1,
         ema=0.999,
-        patience=5,
+        patience=3,
     )
 
 
 def reasons(config: TrainConfig, situation: Situation) -> tuple[str, ...]:
-    """What a run will do, and why, where it is not somebody's wish."""
+    """Sentences on the chosen settings and the reasons, for the user."""
     augment, kind = _augment(situation)
     each = "" if situation.per_class_text is None else f", {situation.per_class_text}"
-    told = [
+    found = [
         f"{situation.images:,} images{each}: "
         + (kind if config.augment == augment else "augmentation as it was set"),
         f"batches of {config.batch_size}; {_length(config, situation)}",
         _learning(config, situation),
     ]
+    if config.frozen_blocks:
+        found.append(f"frozen: the stem, and blocks 1 to {config.frozen_blocks} of the encoder")
     if config.head_first:
-        told.append(
-            f"the head learns alone for the first {config.head_first:.0%}, so that what the "
-            f"weights know is not washed away by a head that knows nothing"
+        found.append(
+            f"the head learns alone for the first {config.head_first:.0%}, so that its "
+            f"first gradients do not wash away what the other weights know"
         )
     if config.hold_out:
         stop = "when to stop and " if config.patience else ""
-        told.append(f"{config.hold_out:.0%} held out decides {stop}which weights are kept")
-    return tuple(told)
+        found.append(f"{config.hold_out:.0%} held out decides {stop}which weights are kept")
+    return tuple(found)
 
 
 def paper() -> TrainConfig:
@@ -89,7 +91,7 @@ def paper() -> TrainConfig:
 
 
 def linear_probe(config: TrainConfig) -> TrainConfig:
-    """The same with a head that learns alone: at a higher rate, and never anything else."""
+    """Train the head alone, with a higher learning rate."""
     return replace(
         config,
         learns="head",
@@ -99,7 +101,7 @@ def linear_probe(config: TrainConfig) -> TrainConfig:
 
 
 def with_lora(config: TrainConfig, rank: int) -> TrainConfig:
-    """The same with updates of low rank, which take a higher rate."""
+    """Train low-rank updates, with a higher learning rate."""
     return replace(
         config,
         learns="lora",
@@ -109,7 +111,7 @@ def with_lora(config: TrainConfig, rank: int) -> TrainConfig:
 
 
 def _length(config: TrainConfig, situation: Situation) -> str:
-    """How long a run lasts."""
+    """Sentence on the length of a run."""
     if config.budget_in == "minutes":
         return f"as many updates as {config.budget:g} minutes allow"
     if config.budget_in == "steps":
@@ -119,7 +121,7 @@ def _length(config: TrainConfig, situation: Situation) -> str:
 
 
 def _learning(config: TrainConfig, situation: Situation) -> str:
-    """Who learns, and how fast."""
+    """Sentence on the trained parameters and their learning rates."""
     if config.learns == "head":
         return "the head alone learns"
     if config.learns == "lora":
@@ -127,7 +129,7 @@ def _learning(config: TrainConfig, situation: Situation) -> str:
     rates = config.optimizer
     below = f", {rates.layer_decay:g} times that for each layer below"
     return (
-        f"{situation.parameters / 1e6:.3g} M parameters: rate {rates.lr:g} for the head"
+        f"{situation.parameters / 1e6:.3g} M parameters: learning rate {rates.lr:g} for the head"
         f"{below if rates.layer_decay != 1 else ' and everything else'}"
     )
 
@@ -144,9 +146,9 @@ def _batch_size(situation: Situation) -> int:
 
 
 def _rate(situation: Situation) -> float:
-    for limit, rate in ((30e6, 5e-4), (150e6, 3e-4)):
+    for limit, lr in ((30e6, 5e-4), (150e6, 3e-4)):
         if situation.parameters < limit:
-            return rate
+            return lr
     return 1e-4
 
 

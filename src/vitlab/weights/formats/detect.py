@@ -4,30 +4,81 @@ import re
 from collections.abc import Collection, Mapping
 
 from vitlab.errors import UnknownName, WeightsError
-from vitlab.weights.formats import google, huggingface, native, timm, torchvision, vit_pytorch
+from vitlab.weights.formats import (
+    google,
+    huggingface,
+    huggingface_clip,
+    huggingface_dino,
+    native,
+    open_clip,
+    timm,
+    torchvision,
+    vit_pytorch,
+)
 from vitlab.weights.formats.rules import Layout
 
 LAYOUTS: Mapping[str, Layout] = {
     module.LAYOUT.name: module.LAYOUT
-    for module in (google, timm, huggingface, torchvision, vit_pytorch, native)
+    for module in (
+        google,
+        timm,
+        huggingface_dino,  # whose blocks look like those of a ViT
+        huggingface,
+        huggingface_clip,
+        open_clip,
+        torchvision,
+        vit_pytorch,
+        native,
+    )
 }
 
 REFUSED = {
-    r"dist_token$|head_dist\.|.*distillation_token": (
-        "a distilled DeiT (two tokens, two heads)",
-        "its plain sibling without distillation loads",
+    r"visual\.(attnpool|layer\d)\.": ("a CLIP with a ResNet", "its Vision Transformers load"),
+    r"visual\.trunk\.": (
+        "an OpenCLIP model with a tower of timm's",
+        "the tower loads from timm's file of the same weights",
     ),
-    r"blocks\.\d+\.mlp\.(w12|w1|w2|w3|fc1_g|fc1_x)\.": (
-        "a ViT with SwiGLU (DINOv2 giant, EVA-02)",
-        "DINOv2 S, B and L load",
+    r"visual\.attn_pool\.": ("a CoCa image tower", "CLIP towers without attention pooling load"),
+    r"layers\.\d+\.blocks\.\d+\.|(swin\w*\.)?encoder\.layers\.\d+\.blocks\.\d+\.": (
+        "a Swin Transformer",
+        "plain ViTs load: their blocks have all patches in one window",
     ),
-    r"norm_pre\.|.*visual\.ln_pre|.*pre_layrnorm\.|vision_model\.": (
-        "a CLIP or SigLIP tower (norm_pre, text)",
-        "no format of vitlab has that LayerNorm",
+    r".*attn\.rel_pos_h$": (
+        "an image encoder of SAM, or a MViT",
+        "plain ViTs load: their relative positions are one table, not one for each axis",
     ),
-    r"layers\.\d+\.blocks\.\d+\.|.*relative_position_bias_table$|.*attn\.(q_bias|rel_pos_h)$": (
-        "a windowed or relative-position transformer (Swin, BEiT, SAM)",
-        "only plain ViTs load",
+    r".*rel_pos\.mlp\.": (
+        "a ViT whose relative positions are an MLP (timm's vit_relpos, vit_srelpos)",
+        "relative positions in tables (BEiT) load",
+    ),
+    r"blocks\.\d+\.(attns|ffns)\.": (
+        "a ViT with parallel branches (timm's 18x2)",
+        "blocks of one attention and one MLP (timm's 36x1) load",
+    ),
+    r"blocks\.\d+\.in_proj\.": (
+        "a ViT whose attention and MLP run side by side (timm's pwee, xp)",
+        "blocks of an attention and then an MLP load",
+    ),
+    r"blocks\.\d+\.attn\.lambda_": (
+        "a ViT with differential attention (timm's dlittle, dwee)",
+        "one softmax for each head is what loads",
+    ),
+    r"blocks\.\d+\.attn\.(proj_l|proj_w|temperature|gating_param|kv)\b": (
+        "a relative of the ViT with attention of its own (CaiT, XCiT, ConViT, PVT)",
+        "plain ViTs load",
+    ),
+    r"embeds\.proj\.": (
+        "a ViT for images of any size (timm's naflexvit)",
+        "those of a fixed size load",
+    ),
+    r"patch_embed\.backbone\.(\d+\.|conv1\.|stem\.(norm1|conv1)\.)": (
+        "a hybrid whose convolutions are no BiT-style ResNet (timm's resnet26d, mci, vitamin)",
+        "hybrids with the ResNet of the paper load",
+    ),
+    r"blocks\.\d+\.proj\.": ("a Hiera", "plain ViTs load: their blocks have one width"),
+    r"(stages|stem)\.|layer[1-4]\.\d+\.|blocks\.\d+\.\d+\.": (
+        "a network of convolutions or of stages (ResNet, ConvNeXt, PVT, MaxViT, ...)",
+        "plain ViTs load: one grid of patches for all blocks",
     ),
     r"conv_proj\.conv_": (
         "a torchvision ViT with a convolutional stem",
@@ -40,10 +91,14 @@ REFUSED = {
     r"MixerBlock_\d+/|.*mlp_tokens\.": ("an MLP-Mixer", "only Vision Transformers load"),
     r"mlp_head\.[01]\.|to_patch_embedding\.1\.weight_|patch_to_embedding\.|"
     r"transformer\.layers\.\d+\.[01]\.fn\.": (
-        "a vit-pytorch model of an early release",
-        "releases since 1.2 load",
+        "a vit-pytorch model of another kind or of an early release",
+        "its plain ViT loads, since release 1.2",
     ),
-    r"(dinov2|deit|swin|beit|clip)\.|encoder\.layer\.\d+\.layer_scale1": (
+    r".*\.(SCB|absmax|quant_map|nested_absmax|qweight|qzeros|weight_scale|quant_state\..*)$": (
+        "a quantised checkpoint",
+        "the unquantised weights of the same model load",
+    ),
+    r"(deit|swin|beit)\.": (
         "another transformer of Hugging Face's",
         "ViTModel and ViTForImageClassification load",
     ),
@@ -59,13 +114,15 @@ def layout_named(name: str) -> Layout:
 
 def recognise(names: Collection[str], format: str | None) -> Layout:
     """Format that these names belong to; a requested one must be among the matches."""
-    for pattern, (what, instead) in REFUSED.items():
+    ours = LAYOUTS["vitlab"].recognise(names)  # its stem has the name of others' convolutions
+    for pattern, (what, instead) in ({} if ours else REFUSED).items():
         found = next((name for name in names if re.match(pattern, name)), None)
         if found is not None:
             raise WeightsError(f"{what}, by tensor {found!r}: not supported; {instead}")
+    _check_images(names)
     matches = [layout for layout in LAYOUTS.values() if layout.recognise(names)]
     if format is not None:
-        return _asked_for(layout_named(format), matches, names)
+        return _requested(layout_named(format), matches, names)
     if not matches:
         raise WeightsError(
             f"{len(names)} tensors ({_some(names)}) of no known format; valid: {', '.join(LAYOUTS)}"
@@ -73,7 +130,17 @@ def recognise(names: Collection[str], format: str | None) -> Layout:
     return matches[0]
 
 
-def _asked_for(layout: Layout, matches: list[Layout], names: Collection[str]) -> Layout:
+def _check_images(names: Collection[str]) -> None:
+    """Raise for a file with a text tower and nothing that reads images."""
+    text = next((n for n in names if re.search(r"(^|\.)token_embedding\.weight$", n)), None)
+    if text and not any(re.search(r"patch_embed|conv1\.weight$", name) for name in names):
+        raise WeightsError(
+            f"a text tower alone, by tensor {text!r}: not supported; valid: weights with an image "
+            f"tower"
+        )
+
+
+def _requested(layout: Layout, matches: list[Layout], names: Collection[str]) -> Layout:
     if layout not in matches:
         found = ", ".join(match.name for match in matches) or "no known format"
         raise WeightsError(

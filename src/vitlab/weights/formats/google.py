@@ -15,16 +15,11 @@ from vitlab.weights.formats.rules import (
     Inferred,
     Layout,
     Rule,
-    Shapes,
-    any_layer,
-    classes_of,
-    layer_shape,
+    StoredShapes,
     moved,
-    numbered,
     require,
     require_plain,
     same,
-    sized,
     square_or_pair,
 )
 
@@ -40,13 +35,13 @@ def scale_and_bias(ours: str, theirs: str) -> list[Rule]:
     return [same(f"{ours}.weight", f"{theirs}/scale"), same(f"{ours}.bias", f"{theirs}/bias")]
 
 
-def resnet_stem(shapes: Shapes) -> dict[str, Any]:
+def resnet_stem(shapes: StoredShapes) -> dict[str, Any]:
     """ResNet of the hybrid, from its root kernel and its numbered units."""
     if not any(name.startswith(("conv_root/", "gn_root/", "block1/")) for name in shapes):
         return {"stem": "patch"}
-    stages = numbered(shapes, r"block(\d+)/unit") - 1
-    layers = tuple(numbered(shapes, rf"block{s}/unit(\d+)/") - 1 for s in range(1, stages + 1))
-    root = sized(shapes, "conv_root/kernel", 4)
+    stages = shapes.numbered(r"block(\d+)/unit") - 1
+    layers = tuple(shapes.numbered(rf"block{s}/unit(\d+)/") - 1 for s in range(1, stages + 1))
+    root = shapes.sized("conv_root/kernel", 4)
     return {
         "stem": "resnet",
         "resnet_layers": layers,
@@ -107,16 +102,16 @@ def recognise(names: Collection[str]) -> bool:
     return any(name.startswith("Transformer/encoderblock_") for name in names)
 
 
-def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
+def infer(shapes: StoredShapes, hints: dict[str, Any]) -> Inferred:
     """Config from the kernels' shapes, which decide everything but the epsilons and the GELU."""
-    depth = numbered(shapes, r"Transformer/encoderblock_(\d+)/")
+    depth = shapes.numbered(r"Transformer/encoderblock_(\d+)/")
     linen = any(f"/{LINEN.attention}/" in name for name in shapes)
     names = LINEN if linen else PRELINEN
-    height, patch_width, channels, width = sized(shapes, "embedding/kernel", 4)
-    _, heads, head_width = layer_shape(shapes, f"{BLOCK}/{names.attention}/query/kernel", depth, 3)
+    height, patch_width, channels, width = shapes.sized("embedding/kernel", 4)
+    _, heads, head_width = shapes.layer(f"{BLOCK}/{names.attention}/query/kernel", depth, 3)
     where = next((tag for tag, name in POSITIONS.items() if name in shapes), None)
     bias, out_bias = (
-        any_layer(shapes, f"{BLOCK}/{names.attention}/{part}/bias", depth)
+        shapes.any_layer(f"{BLOCK}/{names.attention}/{part}/bias", depth)
         for part in ("query", "out")
     )
     decided: dict[str, Any] = {
@@ -124,10 +119,10 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
         "depth": depth,
         "heads": heads,
         "head_width": None if heads * head_width == width else head_width,
-        "mlp_width": layer_shape(shapes, f"{BLOCK}/{names.mlp}/Dense_0/kernel", depth, 2)[1],
+        "mlp_width": shapes.layer(f"{BLOCK}/{names.mlp}/Dense_0/kernel", depth, 2)[1],
         "patch_size": square_or_pair(height, patch_width),
         "channels": channels,
-        "classes": classes_of(shapes, "head/kernel", "head/bias", 1),
+        "classes": shapes.classes("head/kernel", "head/bias", 1),
         "class_token": "cls" in shapes,
         "qkv_bias": bias is not None,
         "proj_bias": out_bias is not None,
@@ -156,24 +151,24 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
     )
 
 
-def _rows(shapes: Shapes, where: str) -> int:
-    return sized(shapes, POSITIONS[where], 3)[1]
+def _rows(shapes: StoredShapes, where: str) -> int:
+    return shapes.sized(POSITIONS[where], 3)[1]
 
 
-def _flat_group_norm(shapes: Shapes) -> bool:
+def _flat_group_norm(shapes: StoredShapes) -> bool:
     return len(shapes.get("gn_root/scale", (1, 1, 1, 1))) == 1
 
 
-def _head(shapes: Shapes) -> dict[str, Any]:
+def _head(shapes: StoredShapes) -> dict[str, Any]:
     if "pre_logits/kernel" not in shapes and "pre_logits/bias" not in shapes:
         return {"head": "linear", "representation_size": None}
     return {
         "head": "mlp",
-        "representation_size": classes_of(shapes, "pre_logits/kernel", "pre_logits/bias", 1),
+        "representation_size": shapes.classes("pre_logits/kernel", "pre_logits/bias", 1),
     }
 
 
-def _pool(shapes: Shapes) -> dict[str, Any]:
+def _pool(shapes: StoredShapes) -> dict[str, Any]:
     if any(name.startswith("MAPHead_0/") for name in shapes):
         return {"pool": "map"}
     return {"pool": "cls" if "cls" in shapes else "mean"}
@@ -273,16 +268,11 @@ def _map_rules(config: ViTConfig) -> list[Rule]:
 
 def check(config: ViTConfig) -> None:
     """Raise for anything the original does not compute: its GELU and epsilons are built in."""
-    require_plain("google", config, stems=("patch", "resnet"))
-    require(
+    require_plain(
         "google",
         config,
-        patch_norm=("none",),
-        registers=(0,),
-        norm_at=("tokens",),
-        proj=(True,),
-        qk_norm=(False,),
-        layer_scale=(None,),
+        stem=("patch", "resnet"),
+        proj_bias=None,
         gelu=("tanh",),
         norm_eps=(1e-6,),
     )

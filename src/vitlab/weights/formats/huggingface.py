@@ -1,7 +1,8 @@
-"""Hugging Face transformers' ViT: the published names, and those of release 5 in memory.
+"""Hugging Face transformers' ViT and I-JEPA: published names, and those of release 5 in memory.
 
 `ViTForImageClassification` puts the encoder under `vit.` and has no pooler; `ViTModel` has no
-prefix, and its pooler (a dense layer and tanh) is our `mlp` head without classes.
+prefix, and its pooler (a dense layer and tanh) is our `mlp` head without classes. I-JEPA has no
+class token, and its classifier reads the mean of the patches.
 """
 
 import re
@@ -12,26 +13,28 @@ from typing import Any
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.rules import (
+    CLASS_TOKEN,
+    DROP_HEAD,
     Dialect,
     Inferred,
     Layout,
     Rule,
-    Shapes,
-    any_layer,
+    StoredShapes,
     both,
-    classes_of,
-    layer_shape,
     moved,
-    numbered,
     require,
     require_plain,
     same,
-    sized,
     square_or_pair,
 )
 
-PUBLISHED_LAYER = re.compile(r"(vit\.)?encoder\.layer\.(\d+)\.(attention|layernorm_before)\.")
-NEW_LAYER = re.compile(r"(vit\.)?layers\.(\d+)\.(attention\.[qkvo]_proj|layernorm_before)\.")
+PREFIXES = ("vit.", "ijepa.")
+PUBLISHED_LAYER = re.compile(
+    r"(vit\.|ijepa\.)?encoder\.layer\.(\d+)\.(attention|layernorm_before)\."
+)
+NEW_LAYER = re.compile(
+    r"(vit\.|ijepa\.)?layers\.(\d+)\.(attention\.[qkvo]_proj|layernorm_before)\."
+)
 
 
 @dataclass(frozen=True)
@@ -65,45 +68,46 @@ def recognise(names: Collection[str]) -> bool:
     return any(PUBLISHED_LAYER.match(name) or NEW_LAYER.match(name) for name in names)
 
 
-def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
+def infer(shapes: StoredShapes, hints: dict[str, Any]) -> Inferred:
     """Config except the number of heads, the epsilon and the GELU, which HF's config.json holds."""
-    prefix = "vit." if any(name.startswith("vit.") for name in shapes) else ""
+    prefix = next((p for p in PREFIXES if any(name.startswith(p) for name in shapes)), "")
     new = any(NEW_LAYER.match(name) for name in shapes)
     names = RELEASE_5 if new else PUBLISHED
     layer = prefix + names.layer
-    depth = numbered(shapes, re.escape(layer).replace(r"\{\}", r"(\d+)") + r"\.")
+    depth = shapes.numbered(re.escape(layer).replace(r"\{\}", r"(\d+)") + r"\.")
     projection = f"{prefix}embeddings.patch_embeddings.projection.weight"
-    width, channels, height, patch_width = sized(shapes, projection, 4)
+    width, channels, height, patch_width = shapes.sized(projection, 4)
     positions = f"{prefix}embeddings.position_embeddings"
-    classes = classes_of(shapes, "classifier.weight", "classifier.bias", 0)
+    class_token = f"{prefix}embeddings.cls_token" in shapes
+    classes = shapes.classes("classifier.weight", "classifier.bias", 0)
     pooler = tuple(name for name in shapes if name.startswith(f"{prefix}pooler."))
     mask = tuple(name for name in shapes if name == f"{prefix}embeddings.mask_token")
-    bias = any_layer(shapes, f"{layer}.{names.qkv[0]}.bias", depth)
+    bias = shapes.any_layer(f"{layer}.{names.qkv[0]}.bias", depth)
     dense = f"{prefix}pooler.dense"
     decided: dict[str, Any] = {
         "width": width,
         "depth": depth,
-        "mlp_width": layer_shape(shapes, f"{layer}.{names.fc1}.weight", depth, 2)[0],
+        "mlp_width": shapes.layer(f"{layer}.{names.fc1}.weight", depth, 2)[0],
         "patch_size": square_or_pair(height, patch_width),
         "channels": channels,
         "classes": classes,
-        "class_token": True,
-        "pool": "cls",
+        "class_token": class_token,
+        "pool": "cls" if class_token else "mean",
         "qkv_bias": bias is not None,
         "head": "linear",
         "representation_size": None,
     }
     if pooler and not classes:
         decided["head"] = "mlp"
-        decided["representation_size"] = classes_of(shapes, f"{dense}.weight", f"{dense}.bias", 0)
-    inner = layer_shape(shapes, f"{layer}.{names.qkv[0]}.weight", depth, 2)[0]
+        decided["representation_size"] = shapes.classes(f"{dense}.weight", f"{dense}.bias", 0)
+    inner = shapes.layer(f"{layer}.{names.qkv[0]}.weight", depth, 2)[0]
     return Inferred(
         decided=decided,
         defaults={"norm_eps": 1e-12, "gelu": "erf"},
         attention_width=inner,
-        positions=(positions, sized(shapes, positions, 3)[1]) if positions in shapes else None,
+        positions=shapes.table(positions),
         class_token_name=f"{prefix}embeddings.cls_token",
-        dialect=frozenset([*(["release-5"] * new), *(["vit."] * bool(prefix))]),
+        dialect=frozenset([*(["release-5"] * new), *([prefix] if prefix else [])]),
         ignored=(*mask, *(pooler if classes else ())),
     )
 
@@ -111,10 +115,10 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
 def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
     """Every tensor of the config, under the published names unless the dialect is newer."""
     names = RELEASE_5 if "release-5" in dialect else PUBLISHED
-    prefix = "vit." if config.classes or "vit." in dialect else ""
+    prefix = next((p for p in PREFIXES if p in dialect), "vit." if config.classes else "")
     embeddings = f"{prefix}embeddings"
     found = [
-        same("cls_token", f"{embeddings}.cls_token"),
+        *([same("cls_token", f"{embeddings}.cls_token")] if config.class_token else []),
         moved("positions.0.table", f"{embeddings}.position_embeddings", "1 n d -> n d"),
         *both("stem.proj", f"{embeddings}.patch_embeddings.projection"),
         *both("encoder.norm", f"{prefix}layernorm"),
@@ -150,27 +154,13 @@ def _layer_rules(ours: str, theirs: str, names: Names, config: ViTConfig) -> lis
 
 def check(config: ViTConfig) -> None:
     """Raise for anything that transformers' ViTConfig has no keys for."""
-    require_plain("huggingface", config)
-    require(
-        "huggingface",
-        config,
-        patch_norm=("none",),
-        class_token=(True,),
-        registers=(0,),
-        position_prefix=("cls", "all"),
-        pool=("cls",),
-        norm_at=("tokens",),
-        proj=(True,),
-        proj_bias=(True,),
-        qk_norm=(False,),
-        layer_scale=(None,),
-    )
+    require_plain("huggingface", config, **CLASS_TOKEN)
     if config.heads * config.key_width != config.width:
         require("huggingface", config, head_width=(None, config.width // config.heads))
     if config.head == "mlp" and config.classes:
         raise WeightsError(
             f"format 'huggingface' cannot express head='mlp' with classes={config.classes}; "
-            f"valid: head='linear', or classes=0 (a ViTModel with its pooler)"
+            f"valid: head='linear', or classes=0 (a ViTModel with its pooler){DROP_HEAD}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face's `config.json` of a ViT and of models with the same encoder.
+"""Hugging Face's `config.json` of a ViT, of models with the same encoder, and of vision towers.
 
 Every key is either understood, without effect on predictions, or rejected by name.
 """
@@ -7,18 +7,30 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitlab.errors import WeightsError
-from vitlab.weights.formats.config_values import flag, fraction, integer, one_of, size
+from vitlab.weights.reading import flag, fraction, integer, one_of, size
 
 MODELS: dict[str, dict[str, Any]] = {
     "vit": {"layer_norm_eps": 1e-12},
     "vit_mae": {"layer_norm_eps": 1e-12},
     "vit_msn": {"layer_norm_eps": 1e-6},
+    "ijepa": {"layer_norm_eps": 1e-12},
+    "clip_vision_model": {"layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"},
+    "siglip_vision_model": {"layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"},
+    "dinov2": {"layer_norm_eps": 1e-6},
+    "dinov2_with_registers": {"layer_norm_eps": 1e-6, "num_register_tokens": 4},
+    "dinov3_vit": {"layer_norm_eps": 1e-5, "num_attention_heads": 6, "rope_theta": 100.0},
 }
 """Supported values of `model_type`, and defaults in which they differ."""
+TOWERS = {"clip": "clip_vision_model", "siglip": "siglip_vision_model"}
+"""Models of images and text, and the model of their images."""
 DEFAULTS = {"num_attention_heads": 12, "hidden_act": "gelu"}
 ARCHITECTURES = (
     *("ViTModel", "ViTForImageClassification", "ViTForMaskedImageModeling"),
     *("ViTMAEModel", "ViTMAEForPreTraining", "ViTMSNModel", "ViTMSNForImageClassification"),
+    *("CLIPModel", "CLIPVisionModel", "CLIPVisionModelWithProjection"),
+    *("CLIPForImageClassification", "SiglipModel", "SiglipVisionModel"),
+    *("SiglipForImageClassification", "Dinov2Model", "Dinov2WithRegistersModel"),
+    *("DINOv3ViTModel", "IJepaModel", "IJepaForImageClassification"),
 )
 GELU = {
     "gelu": "erf",
@@ -26,6 +38,7 @@ GELU = {
     "gelu_new": "tanh",
     "gelu_pytorch_tanh": "tanh",
     "gelu_fast": "tanh",
+    "quick_gelu": "quick",
 }
 FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "hidden_size": ("width", integer),
@@ -38,6 +51,9 @@ FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "num_channels": ("channels", integer),
     "hidden_dropout_prob": ("dropout", fraction),
     "attention_probs_dropout_prob": ("attention_dropout", fraction),
+    "num_register_tokens": ("registers", integer),
+    "rope_theta": ("rope_theta", fraction),
+    "attention_dropout": ("attention_dropout", fraction),
     "qkv_bias": ("qkv_bias", flag),
 }
 """Keys that correspond to a field of our config, and the check of their value."""
@@ -48,6 +64,7 @@ FIXED: dict[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (False,),
     "add_cross_attention": (False,),
     "cross_attention_hidden_size": (None,),
+    "vision_use_head": (True,),
 }
 """Keys that are supported with these values only."""
 HARMLESS = frozenset(
@@ -69,13 +86,27 @@ HARMLESS = frozenset(
         *("encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences"),
         *("output_scores", "return_dict_in_generate", "forced_bos_token_id"),
         *("forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty"),
-        *("suppress_tokens", "begin_suppress_tokens"),
+        *("suppress_tokens", "begin_suppress_tokens", "initializer_factor", "projection_dim"),
+        *("text_config", "vision_config", "text_config_dict", "vision_config_dict"),
+        *("drop_path_rate", "use_mask_token", "reshape_hidden_states", "out_features"),
+        *("out_indices", "_out_features", "_out_indices", "stage_names", "logit_scale"),
+        *("logit_scale_init_value", "output_dim"),
     ]
 )
 """Keys without effect on predictions: training, other tasks, text, bookkeeping.
 
 Tensors decide the number of classes and the size of the pooler.
 """
+DINO = ("dinov2", "dinov2_with_registers", "dinov3_vit")
+OF_SOME: dict[str, tuple[str, ...]] = {
+    "num_register_tokens": DINO[1:],
+    **dict.fromkeys(("mlp_ratio", "use_swiglu_ffn", "layerscale_value", "apply_layernorm"), DINO),
+    **dict.fromkeys(("interpolate_antialias", "interpolate_offset"), DINO[:2]),
+    **dict.fromkeys(("rope_theta", "use_gated_mlp", "query_bias", "key_bias"), DINO[2:]),
+    **dict.fromkeys(("value_bias", "proj_bias", "mlp_bias", "pos_embed_shift"), DINO[2:]),
+    **dict.fromkeys(("pos_embed_jitter", "pos_embed_rescale"), DINO[2:]),
+}
+"""Keys of some model types only; those that are no field follow from the tensors."""
 
 
 def is_huggingface(content: Mapping[str, Any]) -> bool:
@@ -91,11 +122,12 @@ def huggingface_fields(
 
     `trust` accepts an unknown model type as a ViT, with its keys.
     """
+    content = _tower(content)
     notes = _model(content, trust=trust)
     for key, value in content.items():
         if key in FIXED:
             one_of(key, value, FIXED[key])
-        elif key not in HARMLESS and key not in FIELDS and key != "hidden_act":
+        elif not _understood(key, content.get("model_type")):
             if not trust:
                 raise WeightsError(
                     f"key {key!r} (value {str(value)[:60]!r}) is not supported; valid: the keys of "
@@ -106,7 +138,28 @@ def huggingface_fields(
     fields = {
         field: check(key, values[key]) for key, (field, check) in FIELDS.items() if key in values
     }
+    if content.get("use_gated_mlp"):
+        one_of("hidden_act", values["hidden_act"], ("silu",))
+        return fields, notes
     return fields | {"gelu": GELU[one_of("hidden_act", values["hidden_act"], GELU)]}, notes
+
+
+def _understood(key: str, kind: Any) -> bool:
+    """True if a key of a model type is a field of ours or has no effect on predictions."""
+    if key in OF_SOME:
+        return kind in OF_SOME[key]
+    return key in HARMLESS or key in FIELDS or key == "hidden_act"
+
+
+def _tower(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Config of the image tower, for a model that also has one for text."""
+    kind = TOWERS.get(content.get("model_type", ""))
+    if kind is None:
+        return content
+    inner = content.get("vision_config") or {}
+    if not isinstance(inner, dict):
+        raise WeightsError(f"vision_config {str(inner)[:60]!r}; valid: an object")
+    return {**inner, "model_type": kind, "architectures": content.get("architectures")}
 
 
 def _model(content: Mapping[str, Any], *, trust: bool) -> list[str]:

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.models.vit import VisionTransformer
-from vitlab.weights.formats.rules import Dialect, Inferred, Layout, Rule, Shape, Shapes, same
+from vitlab.weights.formats.rules import Dialect, Inferred, Layout, Rule, Shape, StoredShapes, same
 
 REQUIRED = ("width", "depth", "heads", "mlp_width", "patch_size")
 
@@ -19,7 +19,7 @@ def recognise(names: Collection[str]) -> bool:
     return any(name.startswith("encoder.blocks.") for name in names)
 
 
-def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
+def infer(shapes: StoredShapes, hints: dict[str, Any]) -> Inferred:
     """Nothing is inferred: without our config, keywords must describe the model."""
     missing = [name for name in REQUIRED if name not in hints]
     if missing:

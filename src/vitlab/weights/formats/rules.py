@@ -5,6 +5,7 @@ one side form a leading axis: `three d a k -> (three a k) d` fuses three kernels
 splits them on the way back.
 """
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
 
 
+Convert = Callable[[Sequence[Tensor]], list[Tensor]]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Tensors of ours with the same values as some of theirs."""
@@ -30,19 +34,26 @@ class Rule:
     pattern: str | None = None
     """None: the same shape."""
     axes: tuple[tuple[str, int], ...] = ()
-    empty: Shape | None = None
-    """Shape of an empty tensor of theirs without a counterpart in ours."""
+    constant: Callable[[], Tensor] | None = None
+    """Makes a tensor of theirs without a counterpart in ours: it follows from the config."""
+    convert: Convert | None = None
+    """Our tensors from theirs, where no pattern can say it; `revert` is the inverse."""
+    revert: Convert | None = None
 
     def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
         """Our tensors, in the order of `ours`."""
         if not self.ours:
             return []
+        if self.convert is not None:
+            return self.convert(theirs)
         return self._move(theirs, self.pattern, len(self.ours))
 
     def to_theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         """Their tensors, in the order of `theirs`."""
-        if self.empty is not None:
-            return [torch.zeros(self.empty)]
+        if self.constant is not None:
+            return [self.constant()]
+        if self.revert is not None:
+            return self.revert(ours)
         reverse = None
         if self.pattern is not None:
             left, right = self.pattern.split("->")
@@ -65,6 +76,21 @@ def same(ours: str, theirs: str) -> Rule:
 def moved(ours: str, theirs: str, pattern: str, **axes: int) -> Rule:
     """One tensor whose axes are ordered differently."""
     return Rule((ours,), (theirs,), pattern, tuple(axes.items()))
+
+
+def fixed(theirs: str, constant: Callable[[], Tensor]) -> Rule:
+    """One tensor of theirs that follows from the config."""
+    return Rule((), (theirs,), constant=constant)
+
+
+def stacked(ours: str, theirs: Sequence[str], pattern: str, **axes: int) -> Rule:
+    """One tensor of ours from several of theirs, which form the first axis of the pattern."""
+    return Rule((ours,), tuple(theirs), pattern, tuple(axes.items()))
+
+
+def split(ours: Sequence[str], theirs: str, pattern: str, **axes: int) -> Rule:
+    """Several tensors of ours, the first axis of the pattern's result, from one of theirs."""
+    return Rule(tuple(ours), (theirs,), pattern, tuple(axes.items()))
 
 
 def both(ours: str, theirs: str, *, bias: bool = True) -> list[Rule]:
@@ -91,7 +117,9 @@ def check_blocks(blocks: int, found: Shapes, *, file: str) -> None:
         )
 
 
-def check_file(found: Shapes, expected: Shapes, *, file: str, ignored: Iterable[str] = ()) -> None:
+def check_shapes(
+    found: Shapes, expected: Shapes, *, file: str, ignored: Iterable[str] = ()
+) -> None:
     """Strict in both directions: missing, wrongly shaped and unused tensors raise."""
     for name, shape in expected.items():
         if name not in found:
@@ -137,6 +165,47 @@ PUBLISHED_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 """Heads of published models whose heads have another width: so400m, H, g and G."""
 
 
+class StoredShapes(dict[str, Shape]):
+    """Shapes of the tensors of a file, from which a format infers the config."""
+
+    def first(self, *names: str) -> Shape:
+        """Shape of the first name that exists; if none does, raises with the first."""
+        for name in names:
+            if name in self:
+                return tuple(self[name])
+        raise WeightsError(f"tensor {names[0]!r} is missing")
+
+    def sized(self, name: str, dimensions: int) -> Shape:
+        """Shape of a tensor that must have this many axes."""
+        shape = self.first(name)
+        if len(shape) != dimensions:
+            raise WeightsError(f"tensor {name!r} has shape {shape}, expected {dimensions} axes")
+        return shape
+
+    def numbered(self, pattern: str) -> int:
+        """One more than the highest number that `pattern` finds at the start of a name."""
+        found = (re.match(pattern, name) for name in self)
+        return max((int(match.group(1)) + 1 for match in found if match), default=0)
+
+    def any_layer(self, template: str, depth: int) -> str | None:
+        """First existing layer name: a tensor of one block must be in all."""
+        return next((n for i in range(depth) if (n := template.format(i)) in self), None)
+
+    def layer(self, template: str, depth: int, dimensions: int) -> Shape:
+        """Shape of a tensor that every block has, from any block that has it."""
+        return self.sized(self.any_layer(template, depth) or template.format(0), dimensions)
+
+    def classes(self, weight: str, bias: str, axis: int) -> int:
+        """Outputs of the head; 0 without a head."""
+        if weight in self:
+            return self.sized(weight, 2)[axis]
+        return self.sized(bias, 1)[0] if bias in self else 0
+
+    def table(self, name: str) -> tuple[str, int] | None:
+        """Name and rows of a position table [1, N, D]; None if it is missing."""
+        return (name, self.sized(name, 3)[1]) if name in self else None
+
+
 @dataclass(kw_only=True, slots=True)
 class Inferred:
     """Config inferred from the tensors of a file, and assumptions for the rest."""
@@ -152,6 +221,10 @@ class Inferred:
     """Heads to assume for that product, if they do not have the usual width."""
     positions: tuple[str, int] | None = None
     """Name and number of rows of a learned position table."""
+    offsets: tuple[str, int] | None = None
+    """Name and number of rows of a table of offsets between patches, without those of prefixes."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    """Fields whose numbers are a tensor of the file."""
     prefixes: tuple[str, ...] = ("cls",)
     """Readings of the table's first rows as `position_prefix`, most likely first."""
     class_token_name: str = "cls_token"
@@ -159,6 +232,22 @@ class Inferred:
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """Assumptions of the format in reading ambiguous shapes."""
+
+    @property
+    def table(self) -> tuple[str, int] | None:
+        """Name and rows of the table that shows the grid."""
+        return self.positions or self.offsets
+
+    def rows_of(self, grid: tuple[int, int]) -> int:
+        """Rows of that table for the patches of a grid."""
+        rows, columns = grid
+        return rows * columns if self.positions else (2 * rows - 1) * (2 * columns - 1)
+
+    def square_of(self, rows: int) -> int | None:
+        """Side of the square grid with so many rows, if there is one."""
+        side = math.isqrt(max(rows, 0))
+        side = side if self.positions else (side + 1) // 2
+        return side if side and self.rows_of((side, side)) == rows else None
 
 
 Dialect = frozenset[str]
@@ -170,51 +259,14 @@ class Layout:
 
     name: str
     recognise: Callable[[Collection[str]], bool]
-    infer: Callable[[Shapes, dict[str, Any]], Inferred]
+    infer: Callable[[StoredShapes, dict[str, Any]], Inferred]
     """Function of shapes and hints (config file and keywords, for values not in the shapes)."""
     rules: Callable[[ViTConfig, Dialect], list[Rule]]
     check: Callable[[ViTConfig], None]
     """Raise if the format cannot express the config."""
 
 
-def shape_of(shapes: Shapes, *names: str) -> Shape:
-    """Shape of the first name that exists; if none does, raises with the first."""
-    for name in names:
-        if name in shapes:
-            return tuple(shapes[name])
-    raise WeightsError(f"tensor {names[0]!r} is missing")
-
-
-def sized(shapes: Shapes, name: str, dimensions: int) -> Shape:
-    """Shape of a tensor that must have this many axes."""
-    shape = shape_of(shapes, name)
-    if len(shape) != dimensions:
-        raise WeightsError(f"tensor {name!r} has shape {shape}, expected {dimensions} axes")
-    return shape
-
-
-def numbered(names: Iterable[str], pattern: str) -> int:
-    """One more than the highest number that `pattern` finds at the start of a name."""
-    found = (re.match(pattern, name) for name in names)
-    return max((int(match.group(1)) + 1 for match in found if match), default=0)
-
-
-def any_layer(shapes: Shapes, template: str, depth: int) -> str | None:
-    """First existing layer name: a tensor of one block must be in all."""
-    return next((n for i in range(depth) if (n := template.format(i)) in shapes), None)
-
-
-def layer_shape(shapes: Shapes, template: str, depth: int, dimensions: int) -> Shape:
-    """Shape of a tensor that every block has, from any block that has it."""
-    name = any_layer(shapes, template, depth) or template.format(0)
-    return sized(shapes, name, dimensions)
-
-
-def classes_of(shapes: Shapes, weight: str, bias: str, axis: int) -> int:
-    """Outputs of the head; 0 without a head."""
-    if weight in shapes:
-        return sized(shapes, weight, 2)[axis]
-    return sized(shapes, bias, 1)[0] if bias in shapes else 0
+DROP_HEAD = "; vitlab convert --set head=linear drops its hidden layer, pre_logits"
 
 
 def square_or_pair(height: int, width: int) -> int | tuple[int, int]:
@@ -228,24 +280,56 @@ def require(format: str, config: ViTConfig, **allowed: tuple[Any, ...]) -> None:
         value = getattr(config, name)
         if value not in values:
             valid = ", ".join(map(repr, values))
-            raise WeightsError(f"format {format!r} cannot express {name}={value!r}; valid: {valid}")
+            remedy = DROP_HEAD if (name, value) == ("head", "mlp") else ""
+            raise WeightsError(
+                f"format {format!r} cannot express {name}={value!r}; valid: {valid}{remedy}"
+            )
 
 
-def require_plain(format: str, config: ViTConfig, *, stems: tuple[str, ...] = ("patch",)) -> None:
-    """Raise unless the config is a pre-norm ViT with a learned table at the stem."""
-    require(
-        format,
-        config,
-        stem=stems,
-        position=("learned1d",),
-        position_at=("stem",),
-        norm=("pre",),
-        norm_bias=(True,),
-        branch_norm=(None,),
-        attention=("full",),
-        pool_after=(None,),
-        mlp_activation=("gelu",),
-    )
+PLAIN: dict[str, tuple[Any, ...]] = {
+    "stem": ("patch",),
+    "position": ("learned1d",),
+    "position_at": ("stem",),
+    "rope": (False,),
+    "norm": ("pre",),
+    "norm_bias": (True,),
+    "norm_kind": ("layer",),
+    "embed_norm": (False,),
+    "branch_norm": (None,),
+    "attention": ("full",),
+    "pool_after": (None,),
+    "mlp_activation": ("gelu",),
+    "mlp_bias": (True,),
+    "mlp_norm": (False,),
+    "patch_norm": ("none",),
+    "patch_bias": (True,),
+    "head": ("linear", "mlp"),
+    "key_bias": (True,),
+    "registers": (0,),
+    "norm_at": ("tokens",),
+    "proj": (True,),
+    "proj_bias": (True,),
+    "qk_norm": (False,),
+    "layer_scale": (None,),
+    "relative_table": ("none",),
+    "attention_norm": (False,),
+    "unit_norm": (False,),
+    "pool_heads": (None,),
+    "pool_mlp_width": (None,),
+}
+"""Valid values of a plain ViT: pre-norm, with a learned table at the stem, and nothing optional."""
+CLASS_TOKEN: dict[str, tuple[Any, ...]] = {
+    "class_token": (True,),
+    "position_prefix": ("cls", "all"),
+    "pool": ("cls",),
+}
+"""Valid values where the class token is fixed."""
+
+
+def require_plain(format: str, config: ViTConfig, **allowed: tuple[Any, ...] | None) -> None:
+    """Raise unless the config is a plain ViT; `allowed` has other valid values, or None for any."""
+    valid = {**PLAIN, **allowed}
+    require(format, config, **{name: values for name, values in valid.items() if values})
 
 
 def require_even_heads(format: str, config: ViTConfig) -> None:

@@ -13,10 +13,19 @@ from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import pair
-from vitlab.weights.formats.config_values import flag, fraction, integer, one_of, size
+from vitlab.weights.reading import flag, fraction, integer, one_of, size
 
 POOLS = {"token": "cls", "avg": "mean", "map": "map"}
-ACTIVATIONS = {None: "erf", "": "erf", "gelu": "erf", "gelu_tanh": "tanh"}
+POOLS_OF = {"distilled": {"cls": "cls_dist"}, "map_patches": {"map": "map_patches"}}
+"""Poolings of families whose tokens before the patches change them."""
+ACTIVATIONS = {
+    None: "erf",
+    "": "erf",
+    "gelu": "erf",
+    "gelu_tanh": "tanh",
+    "quick_gelu": "quick",
+    "quickgelu": "quick",
+}
 NORMS = (None, "", "layernorm")
 """Spellings of timm's default, a LayerNorm with epsilon 1e-6."""
 
@@ -54,12 +63,12 @@ UNDERSTOOD = frozenset(IDENTITY) | {
     "fc_norm",
     "pos_embed",
     "no_embed_class",
+    "pre_norm",
 }
 FIXED: dict[str, tuple[Any, ...]] = {
     "norm_layer": NORMS,
     "embed_norm_layer": NORMS,
     "attn_layer": ("", "attn"),
-    "pre_norm": (False,),
     "final_norm": (True,),
     "proj_bias": (True,),
     "scale_attn_norm": (False,),
@@ -92,12 +101,84 @@ DESCRIPTIVE = frozenset(
 )
 """Keys of the config and of `pretrained_cfg` that are not arguments of the architecture."""
 CONSTANTS = {
+    "norm": "pre",
+    "rope": False,
     "norm_eps": 1e-6,
     "resnet_norm_eps": 1e-5,
     "resnet_std_eps": 1e-8,
     "resnet_std_eps_at": "variance",
 }
 """Numbers in timm's code that no supported argument changes."""
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "": {},
+    "clip": {"embed_norm": True, "norm_eps": 1e-5},
+    "eva": {},
+    "eva02": {
+        "rope": True,
+        "rope_form": "eva",
+        "rope_theta": 1e4,
+        "position_grid": (16, 16),
+    },
+    "dinov3": {
+        "position": "rope",
+        "rope_form": "dinov3",
+        "rope_theta": 100.0,
+        "norm_eps": 1e-5,
+    },
+    "rope": {"position": "rope", "rope_form": "axial", "rope_theta": 100.0},
+    "rope_ape": {
+        "rope": True,
+        "rope_form": "axial",
+        "rope_theta": 100.0,
+        "position_prefix": "none",
+    },
+    "rope_reg": {
+        "position": "rope",
+        "rope_form": "eva",
+        "rope_theta": 1e4,
+        "position_grid": (16, 16),
+    },
+    "swiglu": {},
+    "distilled": {},
+    "rpn": {"norm": "res_post"},
+    "eva02_post": {"norm": "res_post"},
+    "eva02_clip": {
+        "rope": True,
+        "rope_form": "eva",
+        "rope_theta": 1e4,
+        "position_grid": (16, 16),
+    },
+    "rope_mixed": {"position": "rope", "rope_form": "mixed", "rope_theta": 10.0},
+    "rope_mixed_ape": {
+        "rope": True,
+        "rope_form": "mixed",
+        "rope_theta": 10.0,
+        "position_prefix": "none",
+    },
+    "pe_core": {
+        "rope": True,
+        "rope_form": "pe",
+        "rope_theta": 1e4,
+        "norm_eps": 1e-5,
+        "pool_heads": 8,
+    },
+    "pe": {
+        "rope": True,
+        "rope_form": "pe",
+        "rope_theta": 1e4,
+        "norm_eps": 1e-5,
+        "norm_at": "none",
+    },
+    "beit": {},
+    "map_patches": {},
+    "intern": {"norm_at": "none"},
+    "aimv2": {"norm_eps": 1e-5},
+    "beit3": {"norm_eps": 1e-5},
+}
+"""Fields of an architecture's family that differ from a plain ViT and are not arguments here."""
+GATED = ("eva02", "eva02_clip", "dinov3", "swiglu", "aimv2")
+"""Families with gated MLPs, whose width is not `mlp_ratio` times that of the tokens."""
 
 
 @cache
@@ -107,7 +188,7 @@ def architectures() -> dict[str, dict[str, Any]]:
     found = {}
     for row in csv.DictReader(text.splitlines()):
         name, ratio = row.pop("architecture"), row.pop("mlp_ratio")
-        words = {key: row.pop(key) for key in ("global_pool", "act_layer")}
+        words = {key: row.pop(key) for key in ("global_pool", "act_layer", "family")}
         numbers = {key: int(value) for key, value in row.items()}
         found[name] = {**numbers, **words, "mlp_ratio": float(Fraction(ratio))}
     return found
@@ -129,14 +210,17 @@ def timm_fields(content: Mapping[str, Any], *, trust: bool) -> tuple[Fields, Fie
     name = content.get("architecture")
     given, notes = _given(content, trust=trust)
     known, strange = _architecture(name, trust=trust)
+    family = known.get("family", "")
     arguments = {**known, **given}
+    arguments.pop("family", None)
     for argument, value in arguments.items():
         if argument in FIXED:
             one_of(argument, value, FIXED[argument])
         elif argument not in UNDERSTOOD | HARMLESS:
             valid = ", ".join(sorted(UNDERSTOOD | HARMLESS | set(FIXED)))
             raise WeightsError(f"model argument {argument!r} is not supported; valid: {valid}")
-    return _fields(given), CONSTANTS | _fields(arguments) if known else {}, strange + notes
+    usual = CONSTANTS | FAMILIES[family] | _fields(arguments, family) if known else {}
+    return _fields(given, family), usual, strange + notes
 
 
 def _given(content: Mapping[str, Any], *, trust: bool) -> tuple[dict[str, Any], list[str]]:
@@ -190,16 +274,17 @@ def _architecture(name: Any, *, trust: bool) -> tuple[dict[str, Any], list[str]]
     )
 
 
-def _fields(arguments: Mapping[str, Any]) -> Fields:
+def _fields(arguments: Mapping[str, Any], family: str) -> Fields:
     values = {key: read(key, arguments[key]) for key, read in IDENTITY.items() if key in arguments}
     fields = {FIELDS[key]: value for key, value in values.items() if key in FIELDS}
-    if "embed_dim" in values and "mlp_ratio" in values:
+    if "embed_dim" in values and "mlp_ratio" in values and family not in GATED:
         fields["mlp_width"] = int(values["embed_dim"] * values["mlp_ratio"])
     _check_grid(fields)
     if "act_layer" in arguments:
         fields["gelu"] = ACTIVATIONS[one_of("act_layer", arguments["act_layer"], ACTIVATIONS)]
     if "global_pool" in arguments:
-        fields["pool"] = _pool(arguments)
+        pool = _pool(arguments)
+        fields["pool"] = POOLS_OF.get(family, {}).get(pool, pool)
     if arguments.get("fc_norm") is not None:
         fields["norm_at"] = "pooled" if flag("fc_norm", arguments["fc_norm"]) else "tokens"
     if "init_values" in arguments:
@@ -210,6 +295,8 @@ def _fields(arguments: Mapping[str, Any]) -> Fields:
     if "no_embed_class" in arguments:
         without = flag("no_embed_class", arguments["no_embed_class"])
         fields["position_prefix"] = "none" if without else "all"
+    if "pre_norm" in arguments:
+        fields["embed_norm"] = flag("pre_norm", arguments["pre_norm"])
     if arguments.get("embed_norm_layer"):
         fields["patch_norm"] = "after"
     return fields

@@ -5,21 +5,17 @@ from typing import Any
 
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.rules import (
+    CLASS_TOKEN,
     Dialect,
     Inferred,
     Layout,
     Rule,
-    Shapes,
+    StoredShapes,
     both,
-    classes_of,
-    layer_shape,
     moved,
-    numbered,
-    require,
     require_even_heads,
     require_plain,
     same,
-    sized,
     square_or_pair,
 )
 
@@ -32,19 +28,19 @@ def recognise(names: Collection[str]) -> bool:
     return any(name.startswith("encoder.layers.encoder_layer_") for name in names)
 
 
-def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
+def infer(shapes: StoredShapes, hints: dict[str, Any]) -> Inferred:
     """Config except the number of heads and the epsilon."""
-    depth = numbered(shapes, r"encoder\.layers\.encoder_layer_(\d+)\.")
+    depth = shapes.numbered(r"encoder\.layers\.encoder_layer_(\d+)\.")
     linear = any(".mlp.linear_1." in name for name in shapes)
     fc1 = MLP["linear" if linear else ""][0]
-    width, channels, height, patch_width = sized(shapes, "conv_proj.weight", 4)
+    width, channels, height, patch_width = shapes.sized("conv_proj.weight", 4)
     decided: dict[str, Any] = {
         "width": width,
         "depth": depth,
-        "mlp_width": layer_shape(shapes, f"{LAYER}.{fc1}.weight", depth, 2)[0],
+        "mlp_width": shapes.layer(f"{LAYER}.{fc1}.weight", depth, 2)[0],
         "patch_size": square_or_pair(height, patch_width),
         "channels": channels,
-        "classes": classes_of(shapes, "heads.head.weight", "heads.head.bias", 0),
+        "classes": shapes.classes("heads.head.weight", "heads.head.bias", 0),
         "class_token": True,
         "pool": "cls",
         "gelu": "erf",
@@ -53,14 +49,14 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
     }
     if any(name.startswith("heads.pre_logits.") for name in shapes):
         names = ("heads.pre_logits.weight", "heads.pre_logits.bias")
-        decided |= {"head": "mlp", "representation_size": classes_of(shapes, *names, 0)}
-    in_proj = layer_shape(shapes, f"{LAYER}.self_attention.in_proj_weight", depth, 2)
+        decided |= {"head": "mlp", "representation_size": shapes.classes(*names, 0)}
+    in_proj = shapes.layer(f"{LAYER}.self_attention.in_proj_weight", depth, 2)
     name = "encoder.pos_embedding"
     return Inferred(
         decided=decided,
         defaults={"norm_eps": 1e-6},
         attention_width=in_proj[0] // 3,
-        positions=(name, sized(shapes, name, 3)[1]) if name in shapes else None,
+        positions=shapes.table(name),
         class_token_name="class_token",
         dialect=frozenset(["linear"] * linear),
     )
@@ -95,23 +91,7 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
 
 def check(config: ViTConfig) -> None:
     """Raise for settings that torchvision's VisionTransformer lacks; its GELU is built in."""
-    require_plain("torchvision", config)
-    require(
-        "torchvision",
-        config,
-        patch_norm=("none",),
-        class_token=(True,),
-        registers=(0,),
-        position_prefix=("cls", "all"),
-        pool=("cls",),
-        norm_at=("tokens",),
-        gelu=("erf",),
-        qkv_bias=(True,),
-        proj=(True,),
-        proj_bias=(True,),
-        qk_norm=(False,),
-        layer_scale=(None,),
-    )
+    require_plain("torchvision", config, **CLASS_TOKEN, gelu=("erf",), qkv_bias=(True,))
     require_even_heads("torchvision", config)
 
 

@@ -9,6 +9,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+import torch
+
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig, pair
 from vitlab.weights.formats.rules import (
@@ -16,18 +18,12 @@ from vitlab.weights.formats.rules import (
     Inferred,
     Layout,
     Rule,
-    Shapes,
-    any_layer,
+    StoredShapes,
     both,
-    classes_of,
-    layer_shape,
+    fixed,
     moved,
-    numbered,
-    require,
     require_plain,
     same,
-    shape_of,
-    sized,
     square_or_pair,
 )
 
@@ -41,26 +37,26 @@ def recognise(names: Collection[str]) -> bool:
     return any(re.match(r"transformer\.layers\.\d+\.[01]\.", name) for name in names)
 
 
-def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
+def infer(shapes: StoredShapes, hints: dict[str, Any]) -> Inferred:
     """Config except head width, channels against patch size, and in older files the pool."""
-    depth = numbered(shapes, r"transformer\.layers\.(\d+)\.")
-    width, flat = sized(shapes, f"{STEM}.2.weight", 2)
-    inner = layer_shape(shapes, f"{LAYER}.0.to_qkv.weight", depth, 2)[0] // 3
-    older = len(shape_of(shapes, "pos_embedding")) == 3
+    depth = shapes.numbered(r"transformer\.layers\.(\d+)\.")
+    width, flat = shapes.sized(f"{STEM}.2.weight", 2)
+    inner = shapes.layer(f"{LAYER}.0.to_qkv.weight", depth, 2)[0] // 3
+    older = len(shapes.first("pos_embedding")) == 3
     tokens = _class_tokens(shapes, older=older)
     channels, patch_size = _patch(flat, hints)
     decided: dict[str, Any] = {
         "width": width,
         "depth": depth,
-        "mlp_width": layer_shape(shapes, f"{LAYER}.1.net.1.weight", depth, 2)[0],
+        "mlp_width": shapes.layer(f"{LAYER}.1.net.1.weight", depth, 2)[0],
         "patch_size": patch_size,
         "patch_norm": "both",
         "channels": channels,
-        "classes": classes_of(shapes, "mlp_head.weight", "mlp_head.bias", 0),
+        "classes": shapes.classes("mlp_head.weight", "mlp_head.bias", 0),
         "class_token": bool(tokens),
         "head": "linear",
         "qkv_bias": False,
-        "proj": any_layer(shapes, f"{LAYER}.0.to_out.0.weight", depth) is not None,
+        "proj": shapes.any_layer(f"{LAYER}.0.to_out.0.weight", depth) is not None,
         "gelu": "erf",
         "norm_eps": 1e-5,
     }
@@ -73,16 +69,16 @@ def infer(shapes: Shapes, hints: dict[str, Any]) -> Inferred:
         defaults={"pool": "cls"} if older else {},
         attention_width=inner,
         published_heads={},  # `dim_head` is 64 for every width
-        positions=("pos_embedding", shape_of(shapes, "pos_embedding")[-2]),
+        positions=("pos_embedding", shapes.first("pos_embedding")[-2]),
         dialect=frozenset(["older"] if older else []),
         notes=() if "patch_size" in hints else (f"patch_size {patch_size}, channels {channels}",),
     )
 
 
-def _class_tokens(shapes: Shapes, *, older: bool) -> int:
+def _class_tokens(shapes: StoredShapes, *, older: bool) -> int:
     if older:
-        return sized(shapes, "cls_token", 3)[1]
-    count = sized(shapes, "cls_token", 2)[0]
+        return shapes.sized("cls_token", 3)[1]
+    count = shapes.sized("cls_token", 2)[0]
     if count > 1:
         raise WeightsError(f"tensor 'cls_token' holds {count} class tokens; valid: 0 or 1")
     return count
@@ -135,7 +131,7 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
 def _class_token(config: ViTConfig) -> Rule:
     if config.class_token:
         return moved("cls_token", "cls_token", "n d -> 1 n d")
-    return Rule((), ("cls_token",), empty=(0, config.width))
+    return fixed("cls_token", lambda: torch.zeros(0, config.width))
 
 
 def _only_older(config: ViTConfig) -> bool:
@@ -156,26 +152,19 @@ def _layer_rules(ours: str, theirs: str, config: ViTConfig) -> list[Rule]:
 
 def check(config: ViTConfig) -> None:
     """Raise for settings that the library's ViT lacks; epsilon and GELU are built in."""
-    require_plain("vit-pytorch", config)
-    require(
+    single = config.heads == 1 and config.key_width == config.width
+    require_plain(
         "vit-pytorch",
         config,
         patch_norm=("both",),
-        registers=(0,),
-        norm_at=("tokens",),
         head=("linear",),
         gelu=("erf",),
         norm_eps=(1e-5,),
         qkv_bias=(False,),
-        proj_bias=(True,),
-        qk_norm=(False,),
-        layer_scale=(None,),
+        proj=(not single,),
+        position_prefix=("cls", "all") if config.class_token else None,
         pool=("cls", "mean_all") if config.class_token else ("mean", "mean_all"),
     )
-    if config.class_token:
-        require("vit-pytorch", config, position_prefix=("cls", "all"))
-    single = config.heads == 1 and config.key_width == config.width
-    require("vit-pytorch", config, proj=(not single,))
 
 
 LAYOUT = Layout(name="vit-pytorch", recognise=recognise, infer=infer, rules=rules, check=check)

@@ -1,0 +1,211 @@
+"""`vitlab predict --parts` and `--merge`: predictions of very many images, part by part."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitlab.classify.classifier import Classifier, open_classifier
+from vitlab.classify.predictor import Prediction
+from vitlab.config import from_dict, to_dict
+from vitlab.errors import FileError
+from vitlab.images.pixels import reading
+from vitlab.io.files import replacing
+from vitlab.jobs.parts import ImageList, Parts, Share, list_inputs
+from vitlab.jobs.predict import ImageInputs, Predicted, no_stdin
+from vitlab.jobs.prediction_files import (
+    FORMATS,
+    PARQUET,
+    PredictionManifest,
+    check_output,
+    continued,
+    write_parquet,
+)
+from vitlab.jobs.prediction_records import JsonLines, whole_records
+from vitlab.objectives.objective import objective_of
+from vitlab.task import Task
+
+ENDING = ".jsonl"
+MOST_THREADS = 8
+"""Threads of a process: with more, several would compute one batch, and its last bits differ."""
+
+
+def parts_of(output: Path) -> Parts:
+    """Parts of a file of predictions."""
+    return Parts(output=output, ending=ENDING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionParts:
+    """An open classifier and the images of a job in parts."""
+
+    parts: Parts
+    images: ImageList
+    classifier: Classifier
+    manifest: PredictionManifest
+
+    @classmethod
+    def open(
+        cls,
+        model: str | os.PathLike[str],
+        images: Sequence[str | os.PathLike[str]],
+        *,
+        output: Path,
+        top: int = 5,
+        threshold: float | None = None,
+        overwrite: bool = False,
+        batch_size: int | None = None,
+        engine: str = "auto",
+        **options: Any,
+    ) -> "PredictionParts":
+        """Begin the job, or join others that work on it; `options` as in `open_classifier`."""
+        check_output(output)
+        parts = parts_of(output)
+        inputs = ImageInputs(names=[os.fspath(name) for name in images], stdin=no_stdin)
+        begun = (parts.folder / "parts.json").exists() and not overwrite
+        if begun and engine == "auto":
+            engine = str(parts.settings["settings"].get("engine", engine))
+        _one_thread_a_batch()
+        classifier = open_classifier(model, engine=engine, **options)
+        manifests: list[PredictionManifest] = []
+
+        def settle(before: dict[str, Any] | None) -> dict[str, Any]:
+            size = batch_size if before is None else int(before["batch_size"])
+            predictor = classifier.predictor(batch_size=size, threshold=threshold)
+            manifest = PredictionManifest(
+                model=os.fspath(model),
+                fingerprint=classifier.fingerprint(),
+                images=tuple(inputs.absolute),
+                written=tuple(inputs.names),
+                top=top,
+                task=predictor.task,
+                threshold=predictor.threshold
+                if objective_of(predictor.task).prediction == "likely"
+                else None,
+                batch_size=predictor.engine.batch_size,
+                engine=classifier.engine,
+                merge_tokens=classifier.merge_tokens,
+            )
+            if before is not None:
+                first = from_dict(PredictionManifest, before)
+                _check_batch(manifest.batch_size, first.batch_size)
+                manifest = continued(manifest, first, output, batch_size=batch_size)
+            manifests.append(manifest)
+            return to_dict(manifest)
+
+        found = parts.begin(
+            lambda: list_inputs(inputs.names, inputs.find), settle, overwrite=overwrite
+        )
+        return cls(parts=parts, images=found, classifier=classifier, manifest=manifests[0])
+
+    def compute(self, number: int) -> Iterator[list[Prediction]]:
+        """Write a part; yields its predictions batch by batch."""
+        manifest, written = self.manifest, JsonLines(self.manifest.task)
+        predictor = self.classifier.predictor(
+            batch_size=manifest.batch_size, threshold=manifest.threshold
+        )
+        pictures = self.images.pictures(*self.parts.bounds(number))
+        with replacing(self.parts.path(number)) as file:
+            for batch in predictor.stream(pictures, top=manifest.top, continued=True):
+                file.write(b"".join(map(written.encode, batch)))
+                yield batch
+
+
+def _check_batch(found: int, wanted: int) -> None:
+    """Raise where memory lets fewer images be computed at once: their last bits would differ."""
+    if found != wanted:
+        raise FileError(f"the parts are computed {wanted} images at once; {found} fit into memory")
+
+
+def _one_thread_a_batch() -> None:
+    """Let each batch be computed by one thread, on every machine."""
+    import torch
+
+    if torch.get_num_threads() > MOST_THREADS:
+        torch.set_num_threads(MOST_THREADS)
+
+
+def predict_parts(
+    model: str | os.PathLike[str],
+    images: Sequence[str | os.PathLike[str]],
+    *,
+    output: Path,
+    part: str | None = None,
+    max_pixels: int | None = None,
+    each: Callable[[Prediction], None] = lambda prediction: None,
+    watch: Callable[[int, int | None], None] | None = None,
+    **options: Any,
+) -> Predicted:
+    """Compute the parts of this process that are not there: all, or those of a share.
+
+    `part` is a share such as `3/16`; None: that of this process among those of a launcher.
+    """
+    share, began = Share.parse(part), time.monotonic()
+    job = PredictionParts.open(model, images, output=output, **options)
+    numbers = job.parts.mine(share)
+    own = range(share.number, job.parts.count, share.of)
+    before = sum(_length(job.parts, number) for number in set(own) - set(numbers))
+    total = before + sum(_length(job.parts, number) for number in numbers)
+    done, failed = before, 0
+    with reading(max_pixels):
+        for number in numbers:
+            for batch in job.compute(number):
+                done += len(batch)
+                failed += sum(prediction.error is not None for prediction in batch)
+                for prediction in batch:
+                    if prediction.error is not None:
+                        each(prediction)
+                if watch is not None:
+                    watch(done, total)
+    return Predicted(
+        images=done, failed=failed, done_before=before, seconds=time.monotonic() - began
+    )
+
+
+def _length(parts: Parts, number: int) -> int:
+    start, end = parts.bounds(number)
+    return end - start
+
+
+def merge_predictions(output: Path) -> Predicted:
+    """Join the parts in order; the parts stay."""
+    check_output(output)
+    parts, began = parts_of(output), time.monotonic()
+    task = from_dict(PredictionManifest, parts.settings["settings"]).task
+    parts.check_complete()
+    count = failed = 0
+
+    def records() -> Iterator[Prediction]:
+        nonlocal count, failed
+        for number in range(parts.count):
+            for prediction in _records(parts, number, task):
+                count += 1
+                failed += prediction.error is not None
+                yield prediction
+
+    if output.suffix.lower() == PARQUET:
+        write_parquet(output, records(), task)
+    else:
+        written = FORMATS[output.suffix.lower()](task)
+        with replacing(output) as file:
+            file.write(written.header)
+            file.writelines(map(written.encode, records()))
+    return Predicted(images=count, failed=failed, done_before=0, seconds=time.monotonic() - began)
+
+
+def _records(parts: Parts, number: int, task: Task) -> Iterator[Prediction]:
+    path, count = parts.path(number), 0
+    try:
+        with path.open("rb") as file:
+            for _, prediction in whole_records(file, JsonLines(task)):
+                count += 1
+                yield prediction
+    except (ValueError, OSError) as error:
+        raise FileError(f"{path}: not a part of predictions ({error}); remove it") from error
+    if count != _length(parts, number):
+        raise FileError(
+            f"{path}: {count} predictions instead of {_length(parts, number)}; remove it, and run "
+            "the command again"
+        )

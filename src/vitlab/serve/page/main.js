@@ -1,0 +1,283 @@
+// The page: its controls, and what they change.
+
+import { listenToCamera } from "./camera.js";
+import { check } from "./check.js";
+import * as link from "./link.js";
+import { Heads, element } from "./lists.js";
+import {
+  $, READ, announce, change, changed, guarded, isOfClass, model, panels, query, setModel, source,
+  state, whenChanged,
+} from "./page.js";
+import { tokenIn } from "./panel.js";
+import { Shown } from "./shown.js";
+import { openSource } from "./source.js";
+import { listenToTour, nameTour } from "./tour.js";
+import { language, setLanguage, word } from "./words.js";
+
+let heads;
+
+// The page: controls, what is under the pointer, and what each panel shows.
+
+// Start.
+
+async function start() {
+  const where = await openSource();
+  setModel(where, await where.model());
+  model.prefix = Number(model.class_token || 0) + (model.registers || 0);
+  const wanted = link.read(location.hash, model);
+  state.method = wanted.method ?? Object.keys(model.methods).find((m) => !model.methods[m]) ?? null;
+  state.layer = wanted.layer ?? lastFine();
+  state.head = wanted.head ?? -1;
+  state.held = wanted.held ?? READ;
+  state.target = wanted.target;
+  state.opacity = wanted.opacity ?? state.opacity;
+  if (model.kind === "vit") heads = new Heads($("heads"), model, chooseHead);
+  buildControls();
+  speak(wanted.language ?? state.language);
+  addPanel();
+  if (wanted.second !== null) addPanel();
+  const painted = source.accepts ? wanted.painted : [];
+  await openSample(wanted.image ?? 0, 0, painted[0]);
+  if (wanted.second !== null) await openSample(wanted.second, 1, painted[1]);
+  state.filling = 0;
+  document.body.dataset.ready = "true";
+}
+
+// The last layer that has all patches.
+function lastFine() {
+  const fine = model.grids.filter(([rows, columns]) =>
+    rows === model.grid[0] && columns === model.grid[1]);
+  return Math.max(fine.length - 1, 0);
+}
+
+function speak(name) {
+  setLanguage(name);
+  state.language = language();
+  $("language").textContent = state.language === "zh" ? "English" : "中文";
+  $("language").lang = state.language === "zh" ? "en" : "zh";
+  const [, height, width] = model.input;
+  const [rows, columns] = model.grid;
+  $("title").textContent = model.name;
+  document.title = `${model.name} · vitlab explore`;
+  $("facts").textContent = word(model.kind === "vit" ? "facts" : "factsPlain", {
+    layers: model.grids.length, heads: model.heads, rows, columns, height, width,
+    classes: model.labels.length, engine: model.engine,
+  });
+  $("keys").replaceChildren(...word("keyList").split("|").map((text) => element("li", "", text)));
+  $("target").options[0].textContent = word("likeliest");
+  for (const [number, button] of [...$("samples").children].entries()) {
+    button.setAttribute("aria-label", word("sample", { name: model.samples[number] }));
+  }
+  for (const button of $("methods").children) button.textContent = word(button.dataset.method);
+  const reason = { exported: "exported", cnn: "cnn" }[model.kind];
+  $("reason").hidden = !reason;
+  if (reason) $("reason").textContent = word(reason);
+  $("own-reason").textContent = word("static");
+  $("footer").textContent = word(source.accepts ? "footer" : "footerStatic");
+  nameTour();
+  for (const panel of panels) panel.name();
+  changed();
+}
+
+// Classes that maps can be asked for.
+function targets() {
+  return model.targets ?? [...model.labels.keys()];
+}
+
+function buildControls() {
+  for (const [number, name] of model.samples.entries()) {
+    const button = element("button", "sample");
+    button.type = "button";
+    button.title = name;
+    const image = element("img");
+    image.src = source.sampleAddress(number);
+    image.alt = "";
+    button.append(image);
+    button.addEventListener("click", () => openSample(number, state.filling));
+    $("samples").append(button);
+  }
+  for (const method of Object.keys(model.methods).filter((name) => !model.methods[name])) {
+    const button = element("button");
+    button.type = "button";
+    button.dataset.method = method;
+    button.addEventListener("click", () => change({ method }));
+    $("methods").append(button);
+  }
+  $("target").append(element("option"));
+  for (const number of targets()) $("target").append(element("option", "", model.labels[number]));
+  $("layer").max = Math.max(model.grids.length - 1, 0);
+  $("head").max = (model.heads || 1) - 1;
+  $("layers-part").hidden = model.kind !== "vit";
+  $("tour").hidden = model.methods.attention !== null;
+  $("own").hidden = $("paint-part").hidden = !source.accepts;
+  $("own-reason").hidden = source.accepts;
+  $("map-title").parentElement.classList.toggle("empty", state.method === null);
+  $("check").hidden = state.method === null;
+  listen();
+}
+
+function listen() {
+  $("layer").addEventListener("input", () => change({ layer: Number($("layer").value) }));
+  $("head").addEventListener("input", () => change({ head: Number($("head").value) }));
+  $("opacity").addEventListener("input", () => change({ opacity: Number($("opacity").value) }));
+  $("target").addEventListener("change", () => {
+    change({ target: targets()[$("target").selectedIndex - 1] ?? null });
+  });
+  $("language").addEventListener("click", () => speak(state.language === "zh" ? "en" : "zh"));
+  $("link").addEventListener("click", copyLink);
+  $("file").addEventListener("click", () => $("upload").click());
+  $("upload").addEventListener("change", () => {
+    if ($("upload").files[0]) openFile($("upload").files[0]);
+    $("upload").value = "";
+  });
+  $("paint").addEventListener("click", () => change({ painting: !state.painting }));
+  $("clear").addEventListener("click", () => panels.forEach((panel) => panel.paint([], false)));
+  $("check").addEventListener("click", () => check(panels[0]));
+  listenToCamera(openFile);
+  listenToTour();
+  document.addEventListener("keydown", pressed);
+  document.addEventListener("paste", (event) => {
+    const file = [...event.clipboardData.files][0];
+    if (file && source.accepts) openFile(file);
+  });
+  document.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    document.body.classList.toggle("dragging", source.accepts);
+  });
+  document.addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) document.body.classList.remove("dragging");
+  });
+  document.addEventListener("drop", (event) => {
+    event.preventDefault();
+    document.body.classList.remove("dragging");
+    const file = event.dataTransfer.files[0];
+    if (file && source.accepts) openFile(file);
+  });
+  window.addEventListener("hashchange", () => {
+    if (location.hash !== link.write(state, panels)) location.reload();
+  });
+}
+
+// Images.
+
+async function openSample(number, place, painted = []) {
+  $("error").hidden = true;
+  await guarded(async () => {
+    const pixels = await source.samplePixels(number);
+    await panels[place].show({ name: model.samples[number], sample: number, pixels }, painted);
+  });
+}
+
+async function openFile(file) {
+  $("error").hidden = true;
+  await guarded(async () => {
+    const pixels = await source.pixels(file);
+    await panels[state.filling].show({ name: file.name || "", sample: null, pixels });
+  });
+}
+
+function addPanel() {
+  const panel = new Shown(panels.length, compare);
+  panels.push(panel);
+  $("panels").append(panel.place);
+  arrange();
+  return panel;
+}
+
+function arrange() {
+  for (const place of [$("panels"), $("panels").parentElement]) {
+    place.classList.toggle("two", panels.length > 1);
+  }
+}
+
+function compare() {
+  if (panels.length > 1) {
+    panels.pop().remove();
+    state.filling = 0;
+    arrange();
+    for (const panel of panels) panel.name();
+    changed();
+    return;
+  }
+  addPanel();
+  state.filling = 1;
+  for (const panel of panels) panel.name();
+  const other = (panels[0].image?.sample ?? -1) + 1;
+  openSample(other % model.samples.length, 1);
+}
+
+// Changes.
+
+function chooseHead(layer, head) {
+  change({ layer, head });
+  announce();
+}
+
+async function render() {
+  showControls();
+  await Promise.all(panels.filter((panel) => panel.image).map((panel) => panel.render()));
+  if (heads && state.method === "attention" && panels[0].image) await drawHeads();
+  history.replaceState(null, "", link.write(state, panels));
+}
+
+function showControls() {
+  for (const button of $("methods").children) {
+    button.setAttribute("aria-pressed", String(button.dataset.method === state.method));
+  }
+  const name = state.method && state.method[0].toUpperCase() + state.method.slice(1);
+  $("explained").textContent = name ? word(`about${name}`) : "";
+  $("place").hidden = state.method !== "attention";
+  $("heads-part").hidden = state.method !== "attention";
+  $("of-class").hidden = !isOfClass();
+  $("layer").value = state.layer;
+  $("head").value = state.head;
+  $("opacity").value = state.opacity;
+  $("target").selectedIndex = targets().indexOf(state.target) + 1;
+  const count = model.grids.length;
+  $("layer-name").textContent = word("layer", { number: state.layer + 1, count });
+  const values = { number: state.head + 1, count: model.heads };
+  $("head-name").textContent = word(state.head < 0 ? "headMean" : "head", values);
+  $("layer").setAttribute("aria-valuetext", $("layer-name").textContent);
+  $("head").setAttribute("aria-valuetext", $("head-name").textContent);
+  $("paint").setAttribute("aria-pressed", String(state.painting));
+  heads?.mark(state.layer, state.head);
+  document.body.classList.toggle("painting", state.painting);
+}
+
+let drawing = 0;
+async function drawHeads() {
+  const own = (drawing += 1);
+  const order = model.grids.map((_, layer) => layer);
+  order.sort((a, b) => Math.abs(a - state.layer) - Math.abs(b - state.layer));
+  for (const layer of order) {
+    const rows = await panels[0].rows(layer, tokenIn(model, layer, query()));
+    if (own !== drawing) return;
+    heads.draw(layer, rows);
+  }
+}
+
+function pressed(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (/^(SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+  const last = model ? model.grids.length - 1 : 0;
+  const steps = {
+    "[": () => ({ layer: Math.max(state.layer - 1, 0) }),
+    "]": () => ({ layer: Math.min(state.layer + 1, last) }),
+    ",": () => ({ head: Math.max(state.head - 1, -1) }),
+    ".": () => ({ head: Math.min(state.head + 1, (model.heads || 0) - 1) }),
+    Escape: () => ({ held: READ, hovered: null, painting: false }),
+  };
+  if (!steps[event.key]) return;
+  change(steps[event.key]());
+  announce();
+}
+
+async function copyLink() {
+  const button = $("link");
+  await navigator.clipboard.writeText(location.href).catch(() => {});
+  button.textContent = word("copied");
+  setTimeout(() => { button.textContent = word("link"); }, 1500);
+}
+
+whenChanged(render);
+guarded(start);

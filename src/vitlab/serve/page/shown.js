@@ -1,0 +1,311 @@
+// A panel on the page: one image with its map, its tokens and its answer.
+
+import { drawScale, highest } from "./draw.js";
+import { element, ranked, showBars, showLayers } from "./lists.js";
+import {
+  $, READ, announce, canPick, change, changed, isOfClass, model, panels, query, source, state,
+  takesToken,
+} from "./page.js";
+import { Panel, brightest, meanOf, tokenIn } from "./panel.js";
+import { percent, word } from "./words.js";
+
+export class Shown extends Panel {
+  // `compare` opens or closes the second image.
+  constructor(number, compare) {
+    super(source, model);
+    this.number = number;
+    this.place = element("section", "panel");
+    this.heading = element("h2", "name");
+    this.canvas = element("canvas", "stage");
+    this.canvas.panel = this;
+    this.canvas.tabIndex = 0;
+    this.canvas.setAttribute("role", "application");
+    this.scale = element("p", "scale");
+    this.scaleBar = element("canvas");
+    [this.scaleBar.width, this.scaleBar.height] = [120, 8];
+    drawScale(this.scaleBar);
+    this.scaleText = element("span");
+    this.scale.append(this.scaleBar, this.scaleText);
+    this.caption = element("p", "caption");
+    this.tokens = element("div", "choice tokens");
+    this.answer = element("h3");
+    this.bars = element("ul", "bars");
+    this.hint = element("p", "explained");
+    this.other = element("button", "other");
+    this.other.type = "button";
+    this.other.addEventListener("click", compare);
+    this.place.append(this.heading, this.canvas, this.scale, this.caption, this.tokens,
+      this.answer, this.bars, this.hint, this.other);
+    this.layerList = element("ol", "layer-list");
+    $("layers").append(this.layerList);
+    this.watched = new ResizeObserver(() => this.fit());
+    this.watched.observe(this.canvas);
+    this.listen();
+    this.name();
+  }
+
+  remove() {
+    this.watched.disconnect();
+    this.place.remove();
+    this.layerList.remove();
+  }
+
+  name() {
+    this.other.textContent = word(panels.length > 1 ? "compareEnd" : "compare");
+    this.other.hidden = this.number !== panels.length - 1 && panels.length > 0;
+    this.hint.textContent = word("pick");
+    this.hint.hidden = model.methods.relevance !== null && model.methods.gradcam !== null;
+    this.answer.textContent = word(model.task === "regression" ? "value" : "answer");
+    this.canvas.setAttribute("aria-label", word("stage", { name: this.image?.name ?? "" }));
+    this.place.setAttribute("aria-label", this.image?.name ?? "");
+  }
+
+  fit() {
+    const [, height, width] = model.input;
+    const side = Math.round(this.canvas.clientWidth * (window.devicePixelRatio || 1));
+    if (!side) return;
+    this.canvas.style.aspectRatio = `${width} / ${height}`;
+    if (this.canvas.width === side) return;
+    this.canvas.width = side;
+    this.canvas.height = Math.round((side * height) / width);
+    if (this.image) this.redraw();
+  }
+
+  async show(image, painted = []) {
+    const begun = performance.now();
+    await this.open(image, painted);
+    this.heading.textContent = image.name;
+    $("checked").textContent = "";
+    for (const [number, button] of [...$("samples").children].entries()) {
+      button.setAttribute("aria-pressed",
+        String(panels.some((panel) => panel.image?.sample === number)));
+    }
+    this.name();
+    this.fit();
+    changed();
+    this.canvas.dataset.begun = begun;
+  }
+
+  async render() {
+    const version = this.version;
+    const asked = query();
+    const [found, predicted] = await Promise.all([this.compute(asked), this.predict()]);
+    if (version !== this.version) return;
+    if (!this.painted.size) this.before = predicted;
+    this.map = found;
+    this.redraw(asked);
+    const before = this.painted.size && this.before ? this.before.values : null;
+    const shown = isOfClass() ? state.method
+      : ["relevance", "gradcam"].find((name) => model.methods[name] === null);
+    const pick = shown ? (target) => change({ target, method: shown }) : null;
+    showBars(this.bars, model, predicted.values, { before, target: state.target, pick, mayPick: canPick });
+    this.describe(asked);
+    this.showTokens(asked);
+    if (model.kind === "vit") {
+      const top = model.task === "regression" ? null : ranked(predicted.values)[0];
+      const layers = await this.layers();
+      if (version === this.version) showLayers(this.layerList, model, layers, state.target ?? top);
+    }
+  }
+
+  async compute(asked) {
+    if (state.method === null) return null;
+    if (state.method === "attention") {
+      const rows = await this.rows(state.layer, tokenIn(model, state.layer, asked));
+      const row = state.head < 0 ? meanOf(rows) : rows[state.head];
+      const grid = model.grids[state.layer];
+      this.shares = [...row.subarray(0, row.length - grid[0] * grid[1])];
+      return { values: row.slice(row.length - grid[0] * grid[1]), grid, least: 0 };
+    }
+    this.shares = [];
+    if (state.method === "rollout") return this.rollout(asked);
+    return this.mapOf(state.method, state.target === null ? {} : { target: state.target });
+  }
+
+  redraw(asked = query()) {
+    const outlined = asked.kind === "patch" && takesToken();
+    const grid = state.method === "attention" ? model.grids[state.layer] : model.grid;
+    const at = [asked.row * grid[0] / model.grid[0], asked.column * grid[1] / model.grid[1]];
+    const cell = outlined ? { at: at.map(Math.floor), grid } : null;
+    const cursor = this.cursor && document.activeElement === this.canvas ? this.cursor : null;
+    this.draw(this.canvas, { opacity: state.opacity / 100, cell, cursor });
+  }
+
+  describe(asked) {
+    this.scale.hidden = !this.map;
+    if (!this.map) return;
+    const { values, grid, least } = this.map;
+    const isShare = state.method === "attention" || state.method === "rollout";
+    const text = percent;
+    this.scaleText.textContent = isShare
+      ? word("scale", { least: least ? text(least) : "0", most: text(highest(values)) })
+      : word("scaleWords");
+    const parts = [];
+    if (isShare) parts.push(word("outlined", { token: tokenName(this.outlined(asked)) }));
+    const first = brightest(values);
+    const place = (index) => ({ row: Math.floor(index / grid[1]) + 1, column: (index % grid[1]) + 1 });
+    const value = isShare ? ` (${text(values[first])})` : "";
+    parts.push(word("brightest", { ...place(first), value }));
+    const elsewhere = this.shares.reduce((sum, share) => sum + share, 0);
+    if (elsewhere > 0.0005) parts.push(word("elsewhere", { value: percent(elsewhere) }));
+    if (grid[0] < model.grid[0]) parts.push(word("coarse", { rows: grid[0], columns: grid[1] }));
+    if (isShare && !state.painting) parts.push(word(state.held === READ ? "pin" : "pinned"));
+    this.caption.textContent = parts.join(state.language === "zh" ? "" : " ");
+    this.canvas.dataset.done = performance.now();
+  }
+
+  // Rollout of a register is not offered: it is that of the pooling.
+  outlined(asked) {
+    return state.method === "rollout" && asked.kind === "prefix" ? READ : asked;
+  }
+
+  showTokens(asked) {
+    this.tokens.hidden = !(model.kind === "vit" && takesToken());
+    const own = [READ];
+    const first = model.pool === "cls" ? 1 : 0; // otherwise it would be there twice
+    for (let index = first; index < model.prefix; index += 1) own.push({ kind: "prefix", index });
+    const usable = state.method === "attention" ? own : [READ];
+    while (this.tokens.children.length > usable.length) this.tokens.lastChild.remove();
+    usable.forEach((token, place) => {
+      let button = this.tokens.children[place];
+      if (!button) {
+        button = element("button");
+        button.type = "button";
+        button.addEventListener("click", () => {
+          change({ held: button.token, hovered: null });
+          announce();
+        });
+        this.tokens.append(button);
+      }
+      button.token = token;
+      const index = token === READ ? (model.pool === "cls" ? 0 : -1) : token.index;
+      const share = state.method === "attention" ? this.shares[index] : undefined;
+      const name = tokenName(token);
+      button.textContent = share === undefined ? name : `${name} · ${percent(share)}`;
+      const same = token.kind === asked.kind && token.index === asked.index;
+      button.setAttribute("aria-pressed", String(same));
+    });
+  }
+
+  // Pointer and keyboard.
+
+  cellAt(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const [rows, columns] = model.grid;
+    const row = Math.floor(((event.clientY - box.top) / box.height) * rows);
+    const column = Math.floor(((event.clientX - box.left) / box.width) * columns);
+    const within = row >= 0 && row < rows && column >= 0 && column < columns;
+    return within ? { kind: "patch", row, column } : null;
+  }
+
+  listen() {
+    const { canvas } = this;
+    canvas.addEventListener("pointermove", (event) => this.moved(event));
+    canvas.addEventListener("pointerdown", (event) => this.down(event));
+    canvas.addEventListener("pointerup", () => { this.stroke = null; });
+    canvas.addEventListener("pointercancel", () => { this.stroke = null; });
+    canvas.addEventListener("pointerleave", () => {
+      if (state.hovered) change({ hovered: null });
+    });
+    canvas.addEventListener("click", (event) => this.clicked(event));
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    canvas.addEventListener("blur", () => this.image && this.redraw());
+    canvas.addEventListener("focus", () => this.image && this.redraw());
+  }
+
+  moved(event) {
+    const cell = this.cellAt(event);
+    if (!cell || !this.image) return;
+    if (state.painting) {
+      if (this.stroke) this.paint([cell], this.stroke.erase);
+      return;
+    }
+    if (state.held.kind === "patch" || state.held.kind === "prefix") return;
+    const same = state.hovered?.row === cell.row && state.hovered?.column === cell.column;
+    if (!same && event.pointerType !== "touch") change({ hovered: cell });
+  }
+
+  down(event) {
+    const cell = this.cellAt(event);
+    if (!state.painting || !cell || !this.image) return;
+    this.canvas.setPointerCapture(event.pointerId);
+    this.stroke = { erase: this.painted.has(cell.row * model.grid[1] + cell.column) };
+    this.paint([cell], this.stroke.erase);
+  }
+
+  clicked(event) {
+    const cell = this.cellAt(event);
+    if (state.painting || !cell || event.detail === 0) return;
+    this.hold(cell);
+  }
+
+  hold(cell) {
+    const { held } = state;
+    const same = held.kind === "patch" && held.row === cell.row && held.column === cell.column;
+    change({ held: same ? READ : cell, hovered: null });
+    announce();
+  }
+
+  key(event) {
+    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    const [rows, columns] = model.grid;
+    const [row, column] = this.cursor ?? [Math.floor(rows / 2), Math.floor(columns / 2)];
+    const step = steps[event.key];
+    if (step) {
+      event.preventDefault();
+      const next = this.cursor ? [row + step[0], column + step[1]] : [row, column];
+      this.cursor = [Math.min(Math.max(next[0], 0), rows - 1),
+        Math.min(Math.max(next[1], 0), columns - 1)];
+      const hovered = { kind: "patch", row: this.cursor[0], column: this.cursor[1] };
+      change(state.held.kind === "patch" ? { held: hovered } : { hovered });
+      announce();
+    } else if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      this.hold({ kind: "patch", row, column });
+    } else if (event.key.toLowerCase() === "p" && source.accepts) {
+      const cell = { kind: "patch", row, column };
+      this.paint([cell], this.painted.has(row * columns + column));
+      announce();
+    }
+  }
+
+  // Put paint on cells or, with `erase`, take it off; no cells: take all of it off.
+  paint(cells, erase) {
+    if (!this.image) return;
+    const before = this.painted.size;
+    if (!cells.length) this.painted.clear();
+    for (const { row, column } of cells) {
+      const index = row * model.grid[1] + column;
+      if (erase) this.painted.delete(index);
+      else this.painted.add(index);
+    }
+    if (this.painted.size === before) return;
+    this.repaint();
+    this.redraw();
+    changed();
+  }
+
+  async probabilities(cells) {
+    this.painted = new Set(cells);
+    this.repaint();
+    return this.predict();
+  }
+
+  async restore(cells) {
+    this.painted = new Set(cells);
+    this.repaint();
+    changed();
+  }
+}
+
+function tokenName(asked) {
+  if (asked.kind === "patch") {
+    return word("patch", { row: asked.row + 1, column: asked.column + 1 });
+  }
+  if (asked.kind === "prefix") {
+    const first = Number(model.class_token);
+    return asked.index < first ? word("classToken")
+      : word("register", { number: asked.index - first + 1 });
+  }
+  return word("read", { token: word(`pool_${model.pool}`) });
+}

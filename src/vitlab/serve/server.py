@@ -1,0 +1,150 @@
+"""Run a server: bind, warm up, answer until SIGTERM or SIGINT, finish what was accepted."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from vitlab.classify.classifier import Classifier
+from vitlab.errors import InputError
+from vitlab.serve.app import build
+from vitlab.serve.service import Service
+from vitlab.serve.settings import Settings
+
+HEADER_SECONDS = 10.0
+"""Seconds in which the first line and the headers of a request must arrive."""
+BACKLOG = 2048
+
+log = logging.getLogger(__name__)
+
+
+class Protocol(H11Protocol):
+    """HTTP/1.1 that closes connections whose headers do not arrive."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Start the clock of the first request."""
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Stop the clock when headers are complete."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        super().connection_lost(exc)
+        self._stop()
+
+    def _watch(self) -> None:
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            self._stop()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Server(uvicorn.Server):
+    """Uvicorn that drains a service at SIGTERM and SIGINT, and then ends with exit code 0."""
+
+    def __init__(self, service: Service, started: Callable[[], None]) -> None:
+        """`started` is called when the service is ready."""
+        settings = service.settings
+        config = uvicorn.Config(
+            build(service),
+            loop="asyncio",
+            http=Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=int(settings.drain) or 1,
+        )
+        super().__init__(config)
+        self._service, self._ready = service, started
+        self._failure: BaseException | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Drain at the first signal, end at once at the second."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        yield
+
+    def _stop(self) -> None:
+        self.force_exit = self._service.draining
+        self._service.draining = self.should_exit = True
+
+    async def run_service(self, listener: socket.socket) -> None:
+        """Serve until a signal; raises if the service cannot start."""
+        starting = asyncio.create_task(self._start())
+        try:
+            await self.serve(sockets=[listener])
+        finally:
+            starting.cancel()
+            await self._service.close()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _start(self) -> None:
+        try:
+            await self._service.start()
+        except Exception as error:
+            self._failure, self.should_exit = error, True
+            return
+        self._ready()
+
+
+def bind(settings: Settings) -> socket.socket:
+    """Listening socket of the address."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except (OSError, UnicodeError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"address {settings.host}:{settings.port}: {reason}; valid: a free port of this machine"
+        ) from error
+    listener.listen(BACKLOG)
+    return listener
+
+
+def run(
+    classifier: Classifier,
+    settings: Settings,
+    *,
+    open_network: Callable[[], Classifier] | None = None,
+    started: Callable[[str], None] | None = None,
+) -> None:
+    """Serve a classifier until SIGTERM or SIGINT; `started` is called with the address.
+
+    `open_network` returns the model in torch, at the first request that needs it; None: such
+    requests are refused, unless the classifier is in torch itself.
+    """
+    listener = bind(settings)
+    host, port = listener.getsockname()[:2]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    service = Service(classifier, settings, open_network)
+    server = Server(service, lambda: started(address) if started is not None else None)
+    asyncio.run(server.run_service(listener))

@@ -1,0 +1,138 @@
+"""Predictions in parts: the same bytes after merging, however many processes were killed."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.shard_files import write_folder
+from vitlab.cli.main import run as main
+from vitlab.data.shards.pack import pack
+from vitlab.errors import ConfigError, FileError, InputError
+from vitlab.jobs.parts import Share
+from vitlab.jobs.predict_parts import PredictionParts, merge_predictions, parts_of, predict_parts
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """44 images and a broken one, in parts of 8."""
+    monkeypatch.setattr("vitlab.jobs.parts.IMAGES", 10)
+    monkeypatch.chdir(tmp_path)
+    folder = write_folder(tmp_path / "images")
+    (folder / "bee" / "broken.png").write_bytes(b"no image")
+    return Path("images")
+
+
+def run(images: Any, output: str, **options: Any) -> Any:
+    return predict_parts(
+        "cifar10", [images], output=Path(output), batch_size=4, engine="torch", **options
+    )
+
+
+def files(output: str) -> dict[str, bytes]:
+    folder = Path(f"{output}.parts")
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.jsonl"))}
+
+
+def test_processes_that_are_killed_and_continued_by_others_give_the_same_bytes(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(images, "whole.csv")
+    assert (whole.images, whole.failed, whole.done_before) == (45, 1, 0)
+    assert len(files("whole.csv")) == 6 + 1  # with the list of images
+    merged = merge_predictions(Path("whole.csv"))
+    assert (merged.images, merged.failed) == (45, 1)
+    with monkeypatch.context() as patch:  # as torchrun starts the processes
+        for rank in ("1", "0"):
+            patch.setenv("RANK", rank)
+            patch.setenv("WORLD_SIZE", "2")
+            run(images, "ranks.csv")
+    # Killed within a part, and continued by an array of three.
+    stopped = PredictionParts.open(
+        "cifar10", [images], output=Path("array.csv"), batch_size=4, engine="torch"
+    )
+    for number in (2, 0):
+        assert len(list(stopped.compute(number))) == 2
+    next(iter(stopped.compute(1)))
+    for part in ("3/3", "1/3"):
+        run(images, "array.csv", part=part)
+    with pytest.raises(FileError, match=r"2 of 6 parts of array\.csv are missing, such as 000001"):
+        merge_predictions(Path("array.csv"))
+    (images / "bee" / "late.png").write_bytes(b"")  # not in the list any more
+    last = run(images, "array.csv", part="2/3")
+    assert (last.images, last.done_before) == (16, 0)
+    assert run(images, "array.csv").done_before == 45
+    for name in ("ranks.csv", "array.csv"):
+        assert files(name) == files("whole.csv")
+        merge_predictions(Path(name))
+        assert Path(name).read_bytes() == Path("whole.csv").read_bytes()
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_shards_and_lists_of_files(images: Path, ending: str) -> None:
+    pack(images, Path("shards"), images=9)
+    names = sorted(str(path) for path in images.rglob("*.png"))[:13]
+    Path("list.txt").write_text("\n".join(names) + "\n")
+    assert run("shards", f"shards.{ending}").images == 45
+    assert run("@list.txt", f"list.{ending}").images == 13
+    for name, count in (("shards", 45), ("list", 13)):
+        assert merge_predictions(Path(f"{name}.{ending}")).images == count
+    if ending == "jsonl":
+        lines = [json.loads(line) for line in Path("list.jsonl").read_text().splitlines()]
+        assert [line["path"] for line in lines] == names
+        found = [json.loads(line) for line in Path("shards.jsonl").read_text().splitlines()]
+        assert {Path(line["path"]).name for line in found} >= {Path(name).name for name in names}
+        by_name = {"/".join(Path(line["path"]).parts[-2:]): line["label"] for line in found}
+        for line in lines:
+            assert by_name["/".join(Path(line["path"]).parts[-2:])] == line["label"]
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "share": (lambda: run("images", "p.csv", part="0/3"), "part '0/3'; valid: i/n with i from 1"),
+    "top": (lambda: run("images", "p.csv", top=3), "was begun with another top"),
+    "images": (lambda: run("images/bee", "p.csv"), "was begun with other images"),
+    "standard input": (lambda: run("-", "other.csv"), "- is standard input, which is read once"),
+    "nothing": (lambda: merge_predictions(Path("none.csv")), "no parts; valid: an --output"),
+    "damage": (
+        lambda: Path("p.csv.parts/000001.jsonl").write_text("") or merge_predictions(Path("p.csv")),
+        r"000001\.jsonl: 0 predictions instead of 8; remove it",
+    ),
+    "settings": (
+        lambda: (Path("p.csv.parts/parts.json").write_text("[]"), run("images", "p.csv")),
+        "not the settings of parts",
+    ),
+}
+
+
+def test_mistakes_are_one_line(images: Path) -> None:
+    run(images, "p.csv")
+    for mistake, (call, expected) in MISTAKES.items():
+        with pytest.raises((ConfigError, FileError, InputError), match=expected) as caught:
+            call()
+        assert "\n" not in str(caught.value), mistake
+    again = run("images", "p.csv", overwrite=True)
+    assert again.done_before == 0
+    assert Share.parse("3/16") == Share(number=2, of=16)
+    assert parts_of(Path("p.csv")).missing == []
+
+
+def test_on_the_command_line(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        written = capsys.readouterr()
+        return code, written.out, written.err
+
+    shutil.rmtree(images / "cat")
+    options = ("--output", "p.csv", "--engine", "torch", "--batch-size", "4")
+    code, _, errors = call("predict", "cifar10", images, *options, "--parts")
+    assert code == 3
+    assert "broken.png" in errors
+    code, printed, _ = call("predict", "--merge", "p.csv")
+    assert (code, printed) == (3, "p.csv: 34 images, 1 cannot be read\n")
+    code, _, errors = call("predict", "--merge", "p.csv", "--output", "q.csv")
+    assert (code, errors.count("\n")) == (2, 1)
+    code, _, errors = call("predict", "cifar10", images, "--parts")
+    assert (code, errors) == (2, "error: parts need --output FILE.csv, .jsonl or .parquet\n")

@@ -1,0 +1,108 @@
+"""I-JEPA through our class, and files that no class of ours can hold, each refused by one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import vitlab
+from reference.foreign import converted, same_logits
+from reference.random_weights import randomise
+from reference.torchvision_ops import declare
+from vitlab.errors import WeightsError
+from vitlab.models.config import pair
+
+declare()
+timm = pytest.importorskip("timm")
+transformers = pytest.importorskip("transformers")
+
+IJEPA: dict[str, dict[str, Any]] = {
+    "three heads": {"hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 40}
+    | {"num_hidden_layers": 3, "image_size": 42, "patch_size": 14, "num_labels": 5},
+    "not square": {"hidden_size": 20, "num_attention_heads": 5, "intermediate_size": 28}
+    | {"num_hidden_layers": 1, "image_size": (12, 20), "patch_size": 4, "num_channels": 2},
+    "tanh": {"hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 96}
+    | {"num_hidden_layers": 5, "image_size": 12, "patch_size": 6, "hidden_act": "gelu_new"}
+    | {"layer_norm_eps": 1e-3, "qkv_bias": False},
+}
+TINY: dict[str, Any] = {"depth": 2, "embed_dim": 64, "num_heads": 4, "num_classes": 3}
+
+
+@pytest.mark.parametrize("case", IJEPA)
+def test_ijepa_model(case: str, tmp_path: Path) -> None:
+    size = IJEPA[case]
+    theirs = transformers.IJepaModel(transformers.IJepaConfig(**size)).eval()
+    randomise(theirs)
+    theirs.save_pretrained(tmp_path)
+    ours = vitlab.load_weights(tmp_path)
+    assert ours.source.assumed == ()
+    assert (ours.config.class_token, ours.config.pool) == (False, "mean")
+
+    def tokens(images: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = theirs(pixel_values=images).last_hidden_state
+        return found
+
+    features: Any = lambda images: ours.features(images).tokens  # noqa: E731
+    same_logits(features, tokens, pair(size["image_size"]), ours.config.channels)
+
+
+@pytest.mark.parametrize("case", IJEPA)
+def test_ijepa_classifier(case: str, tmp_path: Path) -> None:
+    size = IJEPA[case]
+    theirs = transformers.IJepaForImageClassification(transformers.IJepaConfig(**size)).eval()
+    fields = {
+        "heads": size["num_attention_heads"],
+        "gelu": "tanh" if "hidden_act" in size else "erf",
+        "norm_eps": size.get("layer_norm_eps", 1e-12),
+        "image_size": size["image_size"],
+    }
+    ours = converted(theirs, tmp_path, format="huggingface", **fields)
+    sides = pair(size["image_size"])
+    same_logits(ours, lambda x: theirs(pixel_values=x).logits, sides, ours.config.channels)
+    theirs.save_pretrained(tmp_path / "folder")
+    again = vitlab.load_weights(tmp_path / "folder")
+    assert again.config == ours.config
+    with pytest.raises(WeightsError, match="cannot express class_token=False"):
+        vitlab.save_weights(ours, tmp_path / "back.safetensors", format="huggingface")
+
+
+def test_shards_load_by_their_index_and_not_alone(tmp_path: Path) -> None:
+    theirs = timm.create_model("vit_tiny_patch16_224", **TINY).eval()
+    randomise(theirs)
+    state = {name: tensor.contiguous() for name, tensor in theirs.state_dict().items()}
+    names = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
+    parts = [dict(list(state.items())[part::2]) for part in (0, 1)]
+    where: dict[str, str] = {}
+    for file, tensors in zip(names, parts, strict=True):
+        save_file(tensors, tmp_path / file)
+        where |= dict.fromkeys(tensors, file)
+    with pytest.raises(WeightsError, match="shard 2 of 2 alone; valid: the folder"):
+        vitlab.load_weights(tmp_path / names[1])
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    ours = vitlab.load_weights(tmp_path, heads=4)
+    same_logits(ours, theirs, (224, 224))
+    save_file(state, tmp_path / "whole-00001-of-00001.safetensors")
+    whole = vitlab.load_weights(tmp_path / "whole-00001-of-00001.safetensors", heads=4)
+    assert whole.config == ours.config
+
+
+REFUSED = {
+    "blocks.0.attn.qkv.SCB": "a quantised checkpoint",
+    "encoder.layer.0.attention.attention.query.weight.absmax": "a quantised checkpoint",
+    "blocks.0.mlp.fc1.weight.quant_state.bitsandbytes__nf4": "a quantised checkpoint",
+    "visual.layer1.0.conv1.weight": "a CLIP with a ResNet",
+    "visual.attnpool.k_proj.weight": "a CLIP with a ResNet",
+    "layers.0.blocks.0.attn.relative_position_bias_table": "Swin",
+}
+
+
+@pytest.mark.parametrize("tensor", REFUSED)
+def test_refused_by_one_line(tensor: str) -> None:
+    with pytest.raises(WeightsError) as raised:
+        vitlab.load_weights({tensor: torch.zeros(3), "patch_embed.proj.weight": torch.zeros(2, 2)})
+    assert REFUSED[tensor] in str(raised.value)
+    assert tensor in str(raised.value)
+    assert "\n" not in str(raised.value)
