@@ -9,8 +9,8 @@ from PIL import Image
 
 from command import Command
 from vitlab.jobs.finetune import finetune
+from vitlab.jobs.plan import read_plan
 from vitlab.jobs.train import train
-from vitlab.jobs.training_run import read_plan
 from weights.bundles import LABELS, bundle_inside, make_bundle
 
 NAME, SHORT = "vit_test.cifar10", "cifar10"

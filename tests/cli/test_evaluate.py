@@ -18,7 +18,8 @@ from vitlab.data.images import FileSet, survey_of
 from vitlab.evaluation.calibration import fit_temperature
 from vitlab.jobs import evaluate as evaluation
 from vitlab.jobs.evaluate import evaluate
-from vitlab.jobs.training_run import Plan, open_images, write_plan, write_survey
+from vitlab.jobs.plan import Plan, write_plan, write_survey
+from vitlab.jobs.training_run import open_images
 from vitlab.training.config import TrainConfig
 from vitlab.weights.bundle import save_bundle
 from vitlab.weights.source import WeightSource

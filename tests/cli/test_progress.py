@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from vitlab.cli.progress import RunView
-from vitlab.jobs.training_run import Plan
+from vitlab.jobs.plan import Plan
 from vitlab.training.config import TrainConfig
 from vitlab.training.loggers import Metric
 

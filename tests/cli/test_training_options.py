@@ -15,7 +15,7 @@ from command import ROOT, Command
 from data.messy_folder import photograph
 from data.picture_files import encoded
 from vitlab.data.pool import READING_SECONDS, ReadingTime
-from vitlab.jobs import range_test
+from vitlab.jobs import training_run
 from vitlab.machine import device as machine
 from vitlab.machine.device import decoding_processes
 from vitlab.models.cost import cost
@@ -49,7 +49,7 @@ def test_all_that_train_take_them(
 ) -> None:
     monkeypatch.setenv("VITLAB_ONNX", "0")
     monkeypatch.setattr(machine, "cores", lambda: 4)
-    monkeypatch.setattr(range_test, "find_lr", partial(find_lr, steps=3))
+    monkeypatch.setattr(training_run, "find_lr", partial(find_lr, steps=3))
     data, train, learnt = ("--data", folder, "--out"), tmp_path / "t", tmp_path / "p"
     for verb, out, usual in (("train", train, default()), ("pretrain", learnt, mae())):
         done = command(verb, *data, out, *SMALL, *OPTIONS)

@@ -30,8 +30,9 @@ from vitlab.experiments.probes import probe
 from vitlab.experiments.run import StopNow, experiment
 from vitlab.experiments.spec import Arm, Axis
 from vitlab.experiments.training import halve, images_of_classes, part
+from vitlab.jobs.plan import read_plan
 from vitlab.jobs.train import train
-from vitlab.jobs.training_run import Watcher, open_images, read_plan
+from vitlab.jobs.training_run import Watcher, open_images
 from vitlab.models.config import ViTConfig
 from vitlab.registry import DATASETS
 from vitlab.training.recipes.from_scratch import recipe

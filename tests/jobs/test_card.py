@@ -24,8 +24,8 @@ from vitlab.jobs.card import (
     variant_name,
     write_markdown,
 )
+from vitlab.jobs.plan import Plan, resume_command, write_plan
 from vitlab.jobs.start import Start
-from vitlab.jobs.training_run import Plan, resume_command, write_plan
 from vitlab.models.variants import variant
 from vitlab.report.card.content import in_words, shortened
 from vitlab.training.config import TrainConfig

@@ -18,8 +18,9 @@ from vitlab.errors import ConfigError, DataError
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.jobs import pretrain_result as result
 from vitlab.jobs.finetune import finetune
+from vitlab.jobs.plan import read_plan
 from vitlab.jobs.train import pretrain, train
-from vitlab.jobs.training_run import TrainingRun, Watcher, read_plan
+from vitlab.jobs.training_run import TrainingRun, Watcher
 from vitlab.models.cost import cost
 from vitlab.models.pretraining import MaskedAutoencoder
 from vitlab.models.variants import create_model

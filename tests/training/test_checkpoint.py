@@ -14,8 +14,8 @@ import pytest
 from runs import CHANGES, metrics_of, same, train_until
 from vitlab.errors import ConfigError, WeightsError
 from vitlab.jobs import train as job
+from vitlab.jobs.plan import working_in
 from vitlab.jobs.train import train
-from vitlab.jobs.training_run import working_in
 from vitlab.training.checkpoint import (
     Checkpoint,
     checkpoint_path,

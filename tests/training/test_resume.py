@@ -21,8 +21,8 @@ from vitlab.data.datasets import open_data
 from vitlab.data.sources.folder import open_unlabelled
 from vitlab.errors import ConfigError
 from vitlab.jobs.finetune import finetune
+from vitlab.jobs.plan import read_plan
 from vitlab.jobs.train import decide, train
-from vitlab.jobs.training_run import read_plan
 from vitlab.training.config import TrainConfig
 from vitlab.training.recipes.from_scratch import pretraining
 

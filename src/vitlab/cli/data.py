@@ -1,20 +1,28 @@
-"""`vitlab data`: list and fetch named datasets, check a folder of images."""
+"""`vitlab data`: list and fetch named datasets, check images, index and pack shards."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.completion import complete_dataset
-from vitlab.cli.data_shards import index, pack
-from vitlab.cli.options import ContactSheet, Json
-from vitlab.cli.output import human, print_json, print_line, print_table, print_text
+from vitlab.cli.options import ContactSheet, Json, complete_dataset
+from vitlab.cli.output import (
+    human,
+    print_json,
+    print_left_out,
+    print_line,
+    print_pairs,
+    print_table,
+    print_text,
+)
 from vitlab.cli.progress import download_progress, file_progress
 
 if TYPE_CHECKING:
     from vitlab.data.check.check import Check
     from vitlab.data.check.findings import Finding
     from vitlab.data.datasets import Dataset
+    from vitlab.data.shards.index import Index
 
 CLASSES = 20
 """Rows of the table of classes; of more, the smallest are shown."""
@@ -116,6 +124,98 @@ def _print_findings(findings: "list[Finding]") -> None:
             print_line(f"  {'':{width}}   {paths}{f' ({item.detail})' if item.detail else ''}")
         if len(found.items) > EXAMPLES:
             print_line(f"  {'':{width}}   … and {len(found.items) - EXAMPLES:,} more")
+
+
+def index(
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="SHARDS|TABLES",
+            help="Tar shards such as 'shards/{000..127}.tar', Parquet or Arrow files, a folder of "
+            "them, or an address of these such as s3://bucket/shards.",
+        ),
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Write the index anew if there is one.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Write the index of shards or tables, by which images are read by number."""
+    from vitlab.data.shards.layout import find_layout, open_index, write_index
+    from vitlab.errors import DataError
+
+    layout = find_layout(data)
+    if layout is None:
+        raise DataError(f"{data}: no shards or tables; valid: tar, Parquet or Arrow files")
+    with file_progress("shards", sys.stderr) as watch:
+        write_index(layout, force=force, watch=watch)
+    found = open_index(layout)
+    if json:
+        print_json(_index_facts(found))
+        return
+    print_pairs(_index_lines(found))
+    print_left_out(found.header.damaged)
+
+
+def _index_facts(index: "Index") -> dict[str, Any]:
+    header = index.header
+    return {
+        "index": str(index.folder),
+        "bytes": _index_bytes(index),
+        "files": len(header.files),
+        "images": {split: end - start for split, (start, end) in header.splits.items()},
+        "image_bytes": int(index.size.sum(dtype="int64")),
+        "task": header.task,
+        "labels": list(header.labels),
+        "damaged": header.damaged,
+    }
+
+
+def _index_bytes(index: "Index") -> int:
+    return sum(path.stat().st_size for path in index.folder.iterdir())
+
+
+def _index_lines(index: "Index") -> list[tuple[str, str]]:
+    facts = _index_facts(index)
+    images = ", ".join(f"{split} {count:,}" for split, count in facts["images"].items())
+    labels = "none" if facts["task"] is None else f"{len(facts['labels']):,} ({facts['task']})"
+    return [
+        ("files", f"{facts['files']:,}"),
+        ("images", f"{images}, {human(facts['image_bytes'])}B"),
+        ("labels", labels),
+        ("index", f"{facts['index']} ({human(facts['bytes'])}B)"),
+    ]
+
+
+def pack(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER|ZIP|CSV", help="Images as `vitlab train --data` takes them."
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="New folder for the shards.")],
+    images: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Most images of a shard.")
+    ] = 10_000,
+    megabytes: Annotated[
+        float, typer.Option(min=0.001, metavar="MB", help="About the most megabytes of a shard.")
+    ] = 256,
+    seed: Annotated[int, typer.Option(help="Seed of the order of the images.")] = 0,
+    json: Json = False,
+) -> None:
+    """Pack images into shuffled tar shards, in the layout of WebDataset, and write their index."""
+    from vitlab.config import to_dict
+    from vitlab.data.shards.pack import pack as run
+
+    with file_progress("images", sys.stderr) as watch:
+        found = run(folder, out, images=images, megabytes=megabytes, seed=seed, watch=watch)
+    if json:
+        print_json(to_dict(found))
+        return
+    lines = [("images", f"{found.images:,}"), ("shards", f"{found.shards:,}")]
+    print_pairs([*lines, ("folder", f"{found.folder} ({human(found.bytes)}B)")])
+    print_left_out(found.skipped)
 
 
 data = typer.Typer(name="data")

@@ -28,7 +28,7 @@ def demo(
 ) -> None:
     """Run a short demo on bundled images: predict, train, evaluate, report."""
     from vitlab.jobs.demo import first_look, free_folder, tune
-    from vitlab.jobs.training_run import check_new
+    from vitlab.jobs.plan import check_new
 
     changes = recipe_changes(None, {"minutes": minutes, "steps": steps})
     out = out or free_folder(Path("runs"))

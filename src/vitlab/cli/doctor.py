@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from vitlab.cli.completion import complete_data
-from vitlab.cli.options import Download, Json
+from vitlab.cli.options import Download, Json, complete_data
 from vitlab.cli.output import print_json, print_line, print_pairs
 
 

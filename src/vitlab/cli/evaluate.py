@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.completion import complete_data
-from vitlab.cli.metrics import print_details
 from vitlab.cli.options import (
     ClassLabels,
     Download,
@@ -20,10 +18,17 @@ from vitlab.cli.options import (
     ModelOrExport,
     Size,
     Workers,
+    complete_data,
     loading,
     size_text,
 )
-from vitlab.cli.output import print_json, print_left_out, print_line, print_pairs
+from vitlab.cli.output import (
+    print_json,
+    print_left_out,
+    print_line,
+    print_pairs,
+    print_table,
+)
 from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.cli.progress import image_progress
 from vitlab.io.files import check_parent
@@ -31,6 +36,10 @@ from vitlab.machine.world import rank_and_size
 
 if TYPE_CHECKING:
     from vitlab.jobs.evaluate import Evaluated
+    from vitlab.objectives.objective import Metrics
+
+SHOWN = 20
+"""Rows of the table of classes; of more, the weakest are shown."""
 
 
 @states_preprocessing
@@ -108,7 +117,7 @@ def evaluate(
         return
     print_pairs(_lines(found))
     print_line()
-    print_details(found.evaluation)
+    _print_details(found.evaluation)
     print_left_out(found.broken)
     if output is not None:
         print_line()
@@ -183,3 +192,20 @@ def _lines(found: "Evaluated") -> list[tuple[str, str]]:
     if found.broken:
         shown.append(("not readable", f"{len(found.broken):,} (not counted)"))
     return shown
+
+
+def _print_details(found: "Metrics") -> None:
+    """Print the table of classes or labels, if there is one."""
+    from vitlab.objectives.objective import objective_of
+
+    table = found.table
+    if table is None:
+        return
+    rows = table.rows
+    if len(rows) > SHOWN:
+        order = sorted(range(len(rows)), key=lambda row: table.strength[row])
+        rows = tuple(rows[row] for row in order[:SHOWN])
+    print_table(table.columns, rows)
+    if len(rows) < len(table.rows):
+        outputs = objective_of(found.task).outputs
+        print_line(f"the {len(rows)} weakest of {len(table.rows):,} {outputs}; --json has all")

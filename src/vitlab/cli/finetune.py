@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from vitlab.cli.completion import complete_model
 from vitlab.cli.options import (
     Balance,
     BatchSize,
@@ -24,6 +23,7 @@ from vitlab.cli.options import (
     Steps,
     TrainingData,
     TrainingWorkers,
+    complete_model,
     recipe_changes,
 )
 from vitlab.cli.preprocessing import Preparation, states_preprocessing

@@ -29,7 +29,7 @@ from vitlab.cli.figures import figures
 from vitlab.cli.finetune import finetune
 from vitlab.cli.hub import pull, push
 from vitlab.cli.info import info
-from vitlab.cli.models import models
+from vitlab.cli.models import models, summary
 from vitlab.cli.output import (
     EscapingFormatter,
     escape_messages,
@@ -44,7 +44,6 @@ from vitlab.cli.predict import predict
 from vitlab.cli.pretrain import pretrain
 from vitlab.cli.serve import serve
 from vitlab.cli.similar import similar
-from vitlab.cli.summary import summary
 from vitlab.cli.train import TrainCommand, train
 from vitlab.cli.walkthrough import walkthrough
 from vitlab.cli.weights import weights

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.completion import complete_model
 from vitlab.cli.options import (
     Changes,
     ClassLabels,
@@ -20,6 +19,7 @@ from vitlab.cli.options import (
     Merge,
     MergeTokens,
     Part,
+    complete_model,
     loading,
 )
 from vitlab.cli.output import print_bars, print_json, print_line, print_table, print_text

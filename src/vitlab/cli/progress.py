@@ -28,8 +28,9 @@ from vitlab.io.text import visible
 if TYPE_CHECKING:
     from rich.console import Console  # noqa: TID251  # as Progress types an EscapingConsole
 
+    from vitlab.jobs.plan import Plan
     from vitlab.jobs.run_result import RunResult
-    from vitlab.jobs.training_run import Plan, Watcher
+    from vitlab.jobs.training_run import Watcher
     from vitlab.training.loggers import Metric
 
 PLAIN_PERCENT = 10
@@ -338,7 +339,7 @@ def run_with_progress(
     job: "Callable[[Watcher], RunResult]", out: Path, *, json: bool, notes: bool = True
 ) -> "RunResult":
     """Result of a training job; if it is interrupted, print how to continue and exit."""
-    from vitlab.jobs.training_run import resume_command
+    from vitlab.jobs.plan import resume_command
 
     with run_progress(json=json, notes=notes) as watcher:
         try:

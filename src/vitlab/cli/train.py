@@ -1,15 +1,13 @@
 """`vitlab train`: train a model by a recipe, into the folder of a run."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from vitlab.cli.completion import complete_recipe
-from vitlab.cli.metrics import pretraining_headline
 from vitlab.cli.options import (
     Balance,
     BatchSize,
@@ -29,6 +27,7 @@ from vitlab.cli.options import (
     Steps,
     TrainingData,
     TrainingWorkers,
+    complete_recipe,
     recipe_changes,
 )
 from vitlab.cli.output import print_json, print_line
@@ -144,7 +143,15 @@ def _first_lines(run: "RunResult") -> Iterator[str]:
         for sentence in run.absent:
             yield f"warning: {sentence}"
     elif run.metrics:
-        yield pretraining_headline(run.split, run.metrics)
+        yield _pretraining_headline(run.split, run.metrics)
+
+
+def _pretraining_headline(split: str, metrics: Mapping[str, float]) -> str:
+    """One line: loss and accuracy on masked patches."""
+    found = {name.removeprefix(f"{split}_"): value for name, value in metrics.items()}
+    score = f"R2 {found['r2']:.3f}" if "r2" in found else f"{found['colours_right']:.1%} right"
+    images = f"{found['images']:,} images"
+    return f"{split} loss {found['loss']:.3f}, {score} of masked patches ({images})"
 
 
 def _next(run: "RunResult", out: Path) -> str:

@@ -15,9 +15,9 @@ from vitlab.experiments.spec import MOST_STEPS, Arm, Experiment
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.io.files import write_json
 from vitlab.jobs.finetune import situation
+from vitlab.jobs.plan import Plan, model_config
 from vitlab.jobs.start import fields_for
 from vitlab.jobs.train import decide, split_changes
-from vitlab.jobs.training_run import Plan, model_config
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.cost import without_memory
 from vitlab.models.variants import ModelConfig, ResNetConfig

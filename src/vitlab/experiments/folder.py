@@ -15,7 +15,7 @@ from vitlab.config import flat, from_dict, parse_json, to_dict, without_removed
 from vitlab.errors import ConfigError
 from vitlab.experiments.spec import Experiment
 from vitlab.io.files import locked, write_json
-from vitlab.jobs.training_run import LEFTOVER
+from vitlab.jobs.plan import LEFTOVER
 from vitlab.training.config import TrainConfig
 
 FILE, LOCK = "experiment.json", ".lock"

@@ -18,7 +18,8 @@ from vitlab.data.loader import batches_for_evaluation
 from vitlab.data.order import generator, seed_for
 from vitlab.evaluation.classification import collect
 from vitlab.experiments.folder import TRAIN_ACCURACY
-from vitlab.jobs.training_run import TrainingRun, Watcher, evaluation_batch, read_plan
+from vitlab.jobs.plan import read_plan
+from vitlab.jobs.training_run import TrainingRun, Watcher, evaluation_batch
 from vitlab.machine.device import best_device
 from vitlab.models.cost import PeakMemory
 from vitlab.report.run.page import read_metrics

@@ -18,9 +18,10 @@ from vitlab.experiments.probes import correct_images, probe
 from vitlab.experiments.spec import Arm
 from vitlab.jobs.fewshot import fewshot
 from vitlab.jobs.finetune import finetune
+from vitlab.jobs.plan import Plan, model_config, plan_path, read_plan
 from vitlab.jobs.run_result import RunResult
 from vitlab.jobs.train import pretrain, train
-from vitlab.jobs.training_run import Plan, Watcher, model_config, plan_path, read_plan
+from vitlab.jobs.training_run import Watcher
 from vitlab.models.cost import Cost, cost
 from vitlab.models.variants import create_model
 from vitlab.registry import DATASETS

@@ -11,7 +11,7 @@ from vitlab.classify.classifier import Classifier, load
 from vitlab.config import parse_json
 from vitlab.errors import ConfigError, WeightsError
 from vitlab.io.download import file_digest
-from vitlab.jobs.training_run import read_plan, resume_command
+from vitlab.jobs.plan import read_plan, resume_command
 from vitlab.models.cost import cost
 from vitlab.models.variants import ModelConfig, variant, variants
 from vitlab.report.card.content import Card, Kind, StoredFile

@@ -28,8 +28,9 @@ from vitlab.errors import DataError, InputError, UnknownName, WeightsError
 from vitlab.evaluation.calibration import NO_TEMPERATURE, Temperature, helpful_temperature
 from vitlab.evaluation.classification import Batches, Outcome, collect, collect_flipped
 from vitlab.evaluation.divided import Divided
+from vitlab.jobs.plan import read_plan, read_survey
 from vitlab.jobs.together import check_same_data, survey_once
-from vitlab.jobs.training_run import divided, read_plan, read_survey
+from vitlab.jobs.training_run import divided
 from vitlab.machine.device import best_device
 from vitlab.machine.world import ALONE, World, open_world
 from vitlab.models.variants import create_model

@@ -16,33 +16,19 @@ from vitlab.errors import ConfigError
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.jobs.any_model import title_of
 from vitlab.jobs.card import variant_name
-from vitlab.jobs.range_test import check_range_test, find_learning_rate
+from vitlab.jobs.plan import Plan, check_new, continues, current_commit, read_run, working_in
 from vitlab.jobs.repeat import exact_command
 from vitlab.jobs.run_result import RunResult
 from vitlab.jobs.start import Start, Started, absolute, open_teacher, open_weights_for
 from vitlab.jobs.together import share_config, survey_once
-from vitlab.jobs.train import (
-    carry_out,
-    current_commit,
-    open_new,
-    split_changes,
-    take_auto,
-    train,
-)
-from vitlab.jobs.training_run import (
-    Plan,
-    TrainingRun,
-    Watcher,
-    check_new,
-    continues,
-    read_run,
-    working_in,
-)
+from vitlab.jobs.train import carry_out, open_new, split_changes, take_auto, train
+from vitlab.jobs.training_run import TrainingRun, Watcher
 from vitlab.machine.device import best_device
 from vitlab.machine.world import World, open_world
 from vitlab.models.config import Size, pair
 from vitlab.models.vit import VisionTransformer
 from vitlab.training.config import TrainConfig
+from vitlab.training.find_lr import check_range_test
 from vitlab.training.recipes import finetune as recipes
 from vitlab.weights.fetch import fetch_named
 from vitlab.weights.preparation import Stated, as_options
@@ -185,7 +171,7 @@ def finetune(
     )
     with working_in(folder, world):
         if find_lr:
-            find_learning_rate(run)
+            run.find_lr()
         return carry_out(run)
 
 

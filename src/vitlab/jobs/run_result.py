@@ -15,7 +15,8 @@ from vitlab.evaluation.calibration import NO_TEMPERATURE, Temperature, helpful_t
 from vitlab.evaluation.classification import Evaluation, Outcome, collect
 from vitlab.io.files import write_json
 from vitlab.jobs.export import write_onnx_beside
-from vitlab.jobs.training_run import TrainingRun, model_config
+from vitlab.jobs.plan import model_config
+from vitlab.jobs.training_run import TrainingRun
 from vitlab.machine.device import onnx_wanted
 from vitlab.objectives.objective import Metrics, objective_of
 from vitlab.report.run import Compute, Report, describe_data, describe_model, write_report

@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,16 +21,22 @@ from vitlab.config import override, parse, to_dict
 from vitlab.data.datasets import Data, DataSource, SurveyFiles, absolute, open_data
 from vitlab.data.images import Survey, survey_of
 from vitlab.data.sources.folder import open_unlabelled
-from vitlab.errors import (
-    ConfigError,
-    Diverged,
-    NotFinite,
-    OutOfMemory,
-    VitlabError,
+from vitlab.errors import ConfigError, Diverged, NotFinite, OutOfMemory, VitlabError
+from vitlab.jobs.plan import (
+    LOCK,
+    SURVEY,
+    Plan,
+    check_new,
+    continues,
+    current_commit,
+    model_config,
+    plan_path,
+    read_run,
+    working_in,
+    write_plan,
+    write_survey,
 )
-from vitlab.jobs.photographs import photograph_size
 from vitlab.jobs.pretrain_result import finish_pretraining
-from vitlab.jobs.range_test import check_range_test, find_learning_rate
 from vitlab.jobs.repeat import changes_from, exact_command, pretraining_changes, request_for
 from vitlab.jobs.run_result import (
     RunResult,
@@ -43,21 +48,7 @@ from vitlab.jobs.run_result import (
     tested_images,
 )
 from vitlab.jobs.together import share_config, survey_once
-from vitlab.jobs.training_run import (
-    LOCK,
-    SURVEY,
-    Plan,
-    TrainingRun,
-    Watcher,
-    check_new,
-    continues,
-    model_config,
-    plan_path,
-    read_run,
-    working_in,
-    write_plan,
-    write_survey,
-)
+from vitlab.jobs.training_run import TrainingRun, Watcher
 from vitlab.machine.device import best_device, cores, is_out_of_memory
 from vitlab.machine.world import World, open_world
 from vitlab.models.config import ViTConfig
@@ -66,10 +57,12 @@ from vitlab.nn.lora import merge_lora
 from vitlab.training.batch_size import out_of_memory
 from vitlab.training.budget import steps_for
 from vitlab.training.config import TrainConfig
+from vitlab.training.find_lr import check_range_test
 from vitlab.training.loggers import PACKAGES
 from vitlab.training.loop import fit
 from vitlab.training.recipes.from_scratch import pretraining
 from vitlab.training.recipes.from_scratch import recipe as recipe_named
+from vitlab.training.recipes.photographs import photograph_size
 from vitlab.training.teacher import TaughtLoader
 
 DEFAULT, CUSTOM = "default", "custom"
@@ -143,7 +136,7 @@ def train(
             watcher.note(note)
         with working_in(folder, world):
             if find_lr:
-                find_learning_rate(run)
+                run.find_lr()
             return carry_out(run)
 
 
@@ -453,25 +446,3 @@ def _check_resumed(
         raise ConfigError(f"{folder} is a run of recipe {plan.recipe}, not {named}; leave it out")
     if isinstance(data, str | os.PathLike) and plan.data != absolute(data):
         raise ConfigError(f"{folder} is a run on {plan.data}, not {os.fspath(data)}; leave it out")
-
-
-# The commit of this package.
-
-
-def current_commit() -> str | None:
-    """Commit of this package, if it is imported from a checkout of its repository."""
-    here = Path(__file__)
-    try:
-        if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
-            return None
-        return _git(here.parent, "rev-parse", "HEAD") or None
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-
-
-def _git(folder: Path, *words: str) -> str | None:
-    """Output of git; None if it fails."""
-    found = subprocess.run(
-        ["git", *words], cwd=folder, capture_output=True, text=True, timeout=5, check=False
-    )
-    return found.stdout.strip() if found.returncode == 0 else None

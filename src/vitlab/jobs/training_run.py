@@ -1,16 +1,7 @@
-"""A training run as one object: its plan and folder, images, model and loader.
+"""A training run as one object: its plan, images, model and loader."""
 
-`config.json` in the folder of a run is its plan, `survey.json` the survey of its image files;
-resuming reads both and decides nothing anew. The process that works in the folder holds `.lock`.
-"""
-
-import os
-import re
-import shlex
-import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -18,8 +9,6 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-from vitlab import __version__
-from vitlab.config import from_dict, parse_json, to_dict
 from vitlab.data.datasets import (
     DataSource,
     absent_classes,
@@ -34,8 +23,8 @@ from vitlab.data.split import check_damage, check_share, draw_per_class, hold_ou
 from vitlab.errors import ConfigError, DataError, OutOfMemory
 from vitlab.evaluation.classification import Batches
 from vitlab.images.preprocessing import Preprocessing
-from vitlab.io.files import locked, write_json
-from vitlab.jobs.start import Start, Started, open_start
+from vitlab.jobs.plan import Plan, model_config
+from vitlab.jobs.start import Started, open_start
 from vitlab.jobs.together import check_same_data, divide_batches, share_config
 from vitlab.machine.device import (
     DEVICE_MEMORY,
@@ -46,15 +35,16 @@ from vitlab.machine.device import (
     fitting,
     keep_freed_memory,
 )
-from vitlab.machine.world import ALONE, World, launched, whole
+from vitlab.machine.world import ALONE, World, whole
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.cost import weight_bytes
-from vitlab.models.variants import ModelConfig, configure, create_model
+from vitlab.models.variants import ModelConfig, create_model
 from vitlab.report.plots import check_matplotlib
 from vitlab.training.batch_size import advice, check_memory, fitting_batch_size
 from vitlab.training.checkpoint import has_checkpoint
 from vitlab.training.config import TrainConfig
 from vitlab.training.division import check_division, rows_of
+from vitlab.training.find_lr import draw_trials, find_lr, suggested_lr
 from vitlab.training.loggers import Metric, check_loggers
 from vitlab.training.loop import Loader, RunFiles
 from vitlab.training.loss import Evaluate
@@ -66,167 +56,8 @@ from vitlab.training.trainable import prepare_learning
 from vitlab.training.whiten import check_whitening, start_white
 from vitlab.weights.formats.native import NoInitialisation
 
-LOCK, SURVEY = ".lock", "survey.json"
-LEFTOVER = re.compile(
-    r"\..+\.(json|jsonl|html|onnx|png|safetensors|svg)\.[a-z0-9_]{8}(\.tmp)?"
-    r"|\.(step-\d{8,}|best)\.([a-z0-9_]{8}|old)\.tmp"
-)
-"""Temporary files that `io.files.replacing` leaves when its process is killed."""
 EVALUATION_BATCH = 250
 """Maximum number of images evaluated at once."""
-
-# The plan of a run, and its folder.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """All decisions about a run, made before step 1: `config.json` of its folder."""
-
-    recipe: str
-    data: str
-    train: TrainConfig
-    model: dict[str, Any]
-    """The model's whole configuration."""
-    steps: int
-    """Number of updates; 0: not decided yet."""
-    command: str
-    commit: str | None = None
-    request: str = ""
-    """Command without the settings that were found for the machine; empty: not known."""
-    licence: str | None = None
-    """Licence of the trained weights; None: not stated."""
-    start: Start | None = None
-    """Pretrained weights that the run starts from; None: random weights."""
-    threads: int | None = None
-    """CPU threads of the run; None: written by an older version, which did not store them."""
-    version: str = __version__
-
-    @property
-    def deciding(self) -> dict[str, Any]:
-        """Fields besides `train` that the trained weights depend on; paths may change."""
-        start = {} if self.start is None else to_dict(self.start)
-        return {
-            "model": self.model,
-            "start": {k: v for k, v in start.items() if k not in ("weights", "teacher")},
-        }
-
-
-def plan_path(run: Path) -> Path:
-    """Path of the plan of a run."""
-    return run / "config.json"
-
-
-def read_plan(run: Path) -> Plan:
-    """Read the plan of a run."""
-    path = plan_path(run)
-    if not path.is_file():
-        raise ConfigError(f"{run}: no run to resume (no config.json in it)")
-    try:
-        return from_dict(Plan, parse_json(path.read_text()))
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"{path}: not the plan of a run ({error})") from error
-
-
-def write_plan(run: Path, plan: Plan) -> None:
-    """Write the plan of a run atomically."""
-    write_json(plan_path(run), to_dict(plan))
-
-
-def read_survey(run: Path) -> Survey | None:
-    """Read the survey of the image files of a run; None if there is none."""
-    path = run / SURVEY
-    if not path.exists():
-        return None
-    try:
-        return from_dict(Survey, parse_json(path.read_text()))
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"{path}: damaged ({error}); remove it to look again") from error
-
-
-def write_survey(run: Path, survey: Survey | None) -> None:
-    """Write the survey of the image files atomically, or remove an old one."""
-    if survey is None:
-        (run / SURVEY).unlink(missing_ok=True)
-    else:
-        write_json(run / SURVEY, to_dict(survey))
-
-
-def read_run(run: Path, world: World) -> tuple[Plan, Survey | None]:
-    """Plan and survey of a run, read by the first process."""
-    if world.size == 1:
-        return read_plan(run), read_survey(run)
-    read: tuple[dict[str, Any], dict[str, Any] | None] = ({}, None)
-    if world.rank == 0:
-        found = read_survey(run)
-        read = (to_dict(read_plan(run)), None if found is None else to_dict(found))
-    plan, survey = world.share(read)
-    return from_dict(Plan, plan), None if survey is None else from_dict(Survey, survey)
-
-
-def continues(run: Path, request: str, world: World) -> bool:
-    """True if a launcher started again the command that began the run in this folder.
-
-    Launchers restart processes, and schedulers requeue jobs, with the command they had.
-    """
-    if not launched() or not request:
-        return False
-    begun = world.rank == 0 and plan_path(run).is_file()
-    return world.share(begun and read_plan(run).request == request)
-
-
-def check_new(run: Path) -> None:
-    """Raise if a new run cannot be written to this folder."""
-    if plan_path(run).exists():
-        raise ConfigError(f"{run} holds a run; continue it with --resume, or choose another --out")
-    if run.exists() and not run.is_dir():
-        raise ConfigError(f"{run} is a file; choose a folder for --out")
-    if run.exists() and any(not _early_file(path) for path in run.iterdir()):
-        raise ConfigError(f"{run} is not empty and holds no run; choose another --out")
-    above = next(folder for folder in (run, *run.absolute().parents) if folder.exists())
-    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
-        raise ConfigError(f"{run} cannot be made: {above} cannot be written; choose another --out")
-
-
-def _early_file(path: Path) -> bool:
-    """True if a run that ended before its first step may have left this file."""
-    return path.name in (LOCK, SURVEY) or bool(LEFTOVER.fullmatch(path.name))
-
-
-@contextmanager
-def working_in(run: Path, world: World = ALONE) -> Iterator[None]:
-    """Lock the folder of a run, and remove temporary files of processes that were killed.
-
-    Of several processes, the first does.
-    """
-    if world.rank:
-        yield
-        return
-    run.mkdir(parents=True, exist_ok=True)
-
-    def refuse() -> None:
-        raise ConfigError(f"{run}: another process is working on this run; let it end, or end it")
-
-    with locked(run / LOCK, refuse):
-        for folder in (run, run / "checkpoints", run / "bundle"):
-            for path in folder.glob(".*"):
-                if LEFTOVER.fullmatch(path.name) and path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                elif LEFTOVER.fullmatch(path.name):
-                    path.unlink(missing_ok=True)
-        yield
-
-
-def resume_command(run: Path) -> str:
-    """Command that continues an interrupted run."""
-    plan, verb = read_plan(run), "train"
-    if plan.start is not None:
-        verb = "finetune"
-    elif plan.train.objective is not None:
-        verb = "pretrain"
-    return shlex.join(["vitlab", verb, "--resume", "--out", str(run)])
-
-
-# The run itself.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -437,12 +268,32 @@ class TrainingRun:
         validation = self.validation
         return self.learning.evaluator(lambda: self.batches(validation))
 
-    def set_lr(self, lr: float) -> None:
-        """Change the peak learning rate, and Muon's in proportion, before the first step."""
-        given = self.plan.train.optimizer
+    def find_lr(self) -> None:
+        """Set the peak learning rate by a range test; `find-lr.png` is drawn when the run begins.
+
+        Muon's changes in proportion.
+        """
+        watcher, given = self.watcher, self.plan.train.optimizer
+        watcher.note("range test: the loss while the learning rate grows from step to step ...")
+        trials = find_lr(
+            self.model,
+            self.plan.train,
+            self.loader,
+            loss_of=self.learning.goal.loss,
+            world=self.world,
+        )
+        lr = suggested_lr(trials)
+        watcher.note(f"range test: learning rate {lr:g} (find-lr.png)")
+
+        def begin(plan: Plan, files: RunFiles) -> None:
+            if self.world.rank == 0:
+                draw_trials(trials, lr, files.folder / "find-lr.png")
+            watcher.begin(plan, files)
+
         optimizer = replace(given, lr=lr, muon_lr=given.muon_lr * lr / given.lr)
         self.plan = replace(self.plan, train=replace(self.plan.train, optimizer=optimizer))
         self.state = new_state(self.model, self.plan.train, self.world)
+        self.watcher = replace(watcher, begin=begin)
 
 
 # The images of a run.
@@ -518,13 +369,6 @@ def _unreadable(images: ImageSet) -> dict[Path, str]:
 
 
 # The model before the first step, and settings that depend on the machine.
-
-
-def model_config(plan: Plan) -> ModelConfig:
-    """Config of the plan's model."""
-    if plan.start is not None:
-        return from_dict(ViTConfig, plan.model)
-    return from_dict(type(configure(plan.train.model)), plan.model)
 
 
 def evaluation_batch(config: ModelConfig) -> int:

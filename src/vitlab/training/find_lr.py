@@ -2,9 +2,10 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -78,8 +79,12 @@ def suggested_lr(trials: Sequence[Trial]) -> float:
     return float(f"{lowest.lr / 3:.1g}")
 
 
-def check_plots() -> None:
-    """Raise if matplotlib is missing."""
+def check_range_test(changes: Mapping[str, Any]) -> None:
+    """Raise if the changes set the learning rate, or the plot cannot be drawn."""
+    if "optimizer.lr" in changes:
+        raise ConfigError(
+            "find_lr and optimizer.lr: either finds or sets the learning rate; choose one"
+        )
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

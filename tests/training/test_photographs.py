@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 from vitlab.data.images import FileSet
-from vitlab.jobs import photographs
-from vitlab.jobs.photographs import photograph_size
+from vitlab.training.recipes import photographs
 from vitlab.training.recipes.from_scratch import default
+from vitlab.training.recipes.photographs import photograph_size
 
 CONFIG = replace(default(), budget=10.0, budget_in="epochs")
 
