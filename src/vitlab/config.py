@@ -14,7 +14,7 @@ T = TypeVar("T")
 DEEPEST = 100
 """Levels of nesting in a JSON or TOML document."""
 INTEGERS = range(-(1 << 63), 1 << 63)
-"""What torch and NumPy can hold."""
+"""Limits of torch and NumPy."""
 SHOWN = 200
 """Characters of a value in a message."""
 _KNOWN: dict[type[Any], dict[str, Any]] = {}
@@ -248,7 +248,7 @@ def _parse(text: str, hint: Any, key: str) -> Any:
 
 
 def _readings(text: str) -> Iterator[Any]:
-    """What a `key=value` string may mean, most specific first; the field's type decides."""
+    """Readings of a `key=value` string, most specific first; the field's type decides."""
     yield from (WORDS[word] for word in (text.strip().lower(),) if word in WORDS)
     yield _number_or_text(text)
     inner = text.strip().strip("()[]")

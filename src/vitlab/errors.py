@@ -64,7 +64,7 @@ class PreprocessingUnknown(VitlabError):
 
 
 class Lacks(VitlabError):
-    """Something that is asked of a model which does not have it."""
+    """A request that this model cannot serve."""
 
 
 class Diverged(VitlabError):
@@ -90,7 +90,7 @@ class Unreachable(VitlabError):
 
 
 class Interrupted(Exception):
-    """A run that was asked to stop and has saved its state; no mistake of anybody's."""
+    """A run that was interrupted and has saved its state: nobody's mistake."""
 
     def __init__(self, signal: int, step: int, steps: int) -> None:
         super().__init__(f"stopped after step {step} of {steps}; the state is saved")
@@ -102,7 +102,7 @@ class Disagrees(Exception):
 
 
 class ExperimentStopped(Exception):
-    """An experiment that was asked to stop; what is finished and begun is kept."""
+    """An interrupted experiment; finished and started runs are kept."""
 
     def __init__(self, signal: int, done: int, total: int) -> None:
         super().__init__(f"stopped after {done} of {total} trainings; the state is saved")

@@ -13,7 +13,7 @@ class Registry:
     """Names of one kind; built-in entries are `module:attribute` strings, imported when used."""
 
     def __init__(self, kind: str, entries: dict[str, Any], *, reserved: str | None = None) -> None:
-        """`reserved` is a `module:function` that tells which other names are built in."""
+        """`reserved` is a `module:function` that returns the other built-in names."""
         self.kind = kind
         self._builtin = frozenset(entries)
         self._entries = dict(entries)

@@ -91,13 +91,13 @@ def test_a_program_of_torch_takes_any_number_of_images(tmp_path: Path) -> None:
     with torch.inference_mode():
         eager = wanted.eval()(images)
     assert_allclose(program.module()(images).detach(), eager, **CLOSE)
-    assert found.deployed.facts.batch is None
+    assert found.described.facts.batch is None
 
 
 def test_a_file_for_one_image(tmp_path: Path) -> None:
     file, model = tmp_path / "one.onnx", made("cnn_tutorial")
     found = vitlab.export(model, output=file, dynamic_batch=False)
-    assert found.deployed.facts.batch == 1
+    assert found.described.facts.batch == 1
     pixels = random_pixels(model, 1)
     assert_allclose(run_alone(file, pixels, tmp_path), expected(model, pixels), **CLOSE)
 

@@ -46,7 +46,7 @@ def file(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
         found = vitlab.export(model, output=path, merge_tokens=R)
-    assert found.deployed.facts.merge_tokens == R
+    assert found.described.facts.merge_tokens == R
     assert 0 < found.comparison.largest < 1e-4
     return path
 
@@ -100,7 +100,7 @@ def test_a_program_of_torch_merges_too(model: Any, tmp_path: Path) -> None:
     classifier = Classifier(model, model.source, merge_tokens=R)
     path = tmp_path / "merged.pt2"
     found = vitlab.export(classifier, output=path, format="torch-export")
-    assert found.deployed.facts.merge_tokens == R
+    assert found.described.facts.merge_tokens == R
     assert found.comparison.largest < 1e-4
 
 
@@ -108,7 +108,7 @@ def test_a_program_of_torch_merges_too(model: Any, tmp_path: Path) -> None:
 def test_a_file_in_8_bits_merges_too(model: Any, tmp_path: Path) -> None:
     path = tmp_path / "int8.onnx"
     found = vitlab.export(model, output=path, quantize="int8", merge_tokens=R)
-    assert (found.deployed.facts.merge_tokens, found.deployed.facts.quantize) == (R, "int8")
+    assert (found.described.facts.merge_tokens, found.deployed.facts.quantize) == (R, "int8")
     assert open_classifier(path, merge_tokens=R).engine == "onnxruntime"
 
 

@@ -152,7 +152,7 @@ def _facts(found: "Exported") -> dict[str, Any]:
         "files": [str(file) for file in found.files],
         "bytes": found.bytes,
         "comparison": to_dict(found.comparison) | {"allowed": found.comparison.allowed},
-        "facts": to_dict(found.deployed.facts),
+        "facts": to_dict(found.described.facts),
         "fresh": found.fresh,
     }
 
@@ -160,8 +160,8 @@ def _facts(found: "Exported") -> dict[str, Any]:
 def _lines(found: "Exported") -> list[tuple[str, str]]:
     from vitlab.models.config import pair
 
-    compared, config = found.comparison, found.deployed.config
-    facts = found.deployed.facts
+    compared, config = found.comparison, found.described.config
+    facts = found.described.facts
     height, width = pair(config["model"]["image_size"])
     batch = "any number of images" if facts.batch is None else "one image"
     kind = "8-bit pixels" if facts.preprocess_inside else "normalised images"

@@ -1,4 +1,4 @@
-"""A model to look at: a run, a bundle, weights, or a name of the family with fresh weights."""
+"""Any model: a run, a bundle, weights, or a name of the family with random weights."""
 
 import os
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ from vitlab.weights.source import WeightSource
 
 @dataclass(frozen=True, kw_only=True)
 class AnyModel:
-    """A classifier, what to call it, and whether it has learned anything."""
+    """A classifier and its title."""
 
     classifier: Classifier
     name: str
     fresh: bool = False
-    """Weights as they are drawn before any training."""
+    """True if the weights are random, not trained."""
 
 
 def open_any(model: str | os.PathLike[str] | Classifier, **changes: Any) -> AnyModel:
-    """What a word or path stands for, with changes of its config; a mere name is drawn by `seed`.
+    """Open a name or path, with changes of its config; an untrained model is drawn by `seed`.
 
-    A classifier is taken as it is, and changes of it are refused.
+    A classifier is returned unchanged, and changes of it are refused.
     """
     if isinstance(model, Classifier):
         for name in changes:
@@ -54,14 +54,14 @@ def stated(preprocessing: Stated | None) -> dict[str, Any]:
 
 
 def title_of(weights: str | os.PathLike[str]) -> str:
-    """What a reader calls weights: their name, or that of the file or run they lie in."""
+    """Title of weights: their name, or that of their file or run."""
     word = os.fspath(weights)
     known = bundled_name(weights) or (word if named(weights) is not None else None)
     return known or _title(Path(word))
 
 
 def is_name(model: object) -> bool:
-    """Whether this is a mere name of the family; a word that is nothing at all is an error."""
+    """True for an architecture without weights; an unknown word is an error."""
     return isinstance(model, str) and _is_name(model)
 
 
@@ -81,7 +81,7 @@ def _is_name(word: str) -> bool:
 
 
 def _title(path: Path) -> str:
-    """The name of a file without its ending, of a run, or of the run that a bundle is of."""
+    """Name of a file without its ending, of a run, or of the run of a bundle."""
     path = path.absolute()
     if path.name == WEIGHTS:  # as in every bundle: its folder says more
         path = path.parent

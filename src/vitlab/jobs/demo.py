@@ -1,4 +1,4 @@
-"""`vitlab demo`: the model inside the package looks at images, and is fine-tuned for a minute."""
+"""`vitlab demo`: the model inside the package predicts images, and is fine-tuned for a minute."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ TRIES = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """An image of the test split and what the model says of it."""
+    """An image of the test split and its prediction."""
 
     image: UInt8[np.ndarray, "H W 3"]
     truth: str
@@ -35,12 +35,12 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstLook:
-    """What the model inside the package is worth as it comes."""
+    """Accuracy of the model inside the package, without training."""
 
     model: str
     shown: tuple[Shown, ...]
     evaluation: Metrics
-    """Of the sample's test images: of CIFAR-10's test part, so it never learned from them."""
+    """Metrics on the sample's test images, which are of CIFAR-10's test split."""
 
 
 def first_look() -> FirstLook:
@@ -72,7 +72,7 @@ def free_folder(parent: Path) -> Path:
 
 
 def show(classifier: Classifier) -> tuple[Shown, ...]:
-    """The first test image of each class and the model's opinion."""
+    """The first test image of each class with its prediction."""
     source = open_data(DATA)
     assert source.open_test is not None
     test = source.open_test()

@@ -45,7 +45,7 @@ from vitlab.wordnet import imagenet_labels, wordnet_id, wordnet_ids
 
 
 class ExportedNet(nn.Module):
-    """The logits of an exported file, in any runtime."""
+    """Logits of an exported file, in any runtime."""
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class ExportedNet(nn.Module):
 
 
 def described(exported: Classifier) -> Classifier:
-    """Classifier of torch that was exported, without its weights: for descriptions."""
+    """The classifier that was exported, without its weights: for descriptions."""
     model, merged = exported.exported, exported.merge_tokens
     assert model is not None
     config = config_of(model.metadata.config, str(model.file))
@@ -73,14 +73,14 @@ def described(exported: Classifier) -> Classifier:
 
 Split = Literal["test", "train", "validation", "all"]
 METRICS = "metrics.jsonl"
-"""What makes a folder a run."""
+"""File by which a folder is recognised as a run."""
 Watch = Callable[[int, int], None]
-"""Told how many of how many images are done."""
+"""Progress callback: number of images done, and total."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluated:
-    """What came of it, and what a report about it needs."""
+    """Result of an evaluation, with all that a report needs."""
 
     model: str
     classifier: Classifier
@@ -90,15 +90,15 @@ class Evaluated:
     outcome: Outcome
     evaluation: Metrics
     flipped: Metrics | None
-    """The same with answers averaged over each image and its mirror image, if that was asked."""
+    """Metrics of outputs averaged over each image and its mirror image; None: not requested."""
     temperature: bool
-    """Whether a temperature was to be fitted."""
+    """True if a temperature was requested."""
     broken: dict[str, str]
     """Images that could not be read, with the reason; they are not counted."""
 
     @property
     def counts(self) -> ClassCounts:
-        """The images that were evaluated, by the classes of the data."""
+        """Evaluated images, by the classes of the data."""
         return count_images(self.data.labels[self.outcome.index], self.source.labels)
 
     @property
@@ -122,14 +122,14 @@ def evaluate(
     watch: Watch | None = None,
     **changes: Any,
 ) -> Evaluated:
-    """How good a model is on the images of a split; `validation` is held out from `train`.
+    """Evaluate a model on the images of a split; `validation` is held out from `train`.
 
-    `all` is for data that the model never saw; of its own it tells nothing.
-    With `flip`, it is also told how good the mean of the logits of each image and its mirror is.
-    With `temperature`, one is fitted on the validation images, never on those that are judged.
+    `all` is for data that the model was not trained on.
+    `flip` also evaluates the mean of the logits of each image and its mirror image.
+    `temperature` fits one on the validation images, never on the evaluated ones.
     `merge_tokens` and `changes` as in `open_classifier`.
-    `workers` are processes that decode files; 0: this one does.
-    `engine` is what computes; `auto`: torch, or for an exported file what runs it.
+    `workers` are processes that decode files; 0: decode in this one.
+    `engine` computes; `auto`: torch, or for an exported file its runtime.
     """
     world = open_world()
     check_split(split)
@@ -139,7 +139,7 @@ def evaluate(
             f"split {split!r}; valid: split 'test'"
         )
     classifier, net = _open_model(model, engine, merge_tokens, changes)
-    # Of a run's own files the same ones are held out as then, or none are judged.
+    # Of a run's own files the same ones are held out as in training, or none are evaluated.
     place = bundled_folder(model) or Path(model)
     if isinstance(data, str | os.PathLike):
         known = _survey_of(place, data)
@@ -183,7 +183,7 @@ def evaluate(
 
 
 def _in_memory(data: Data, classifier: Classifier) -> DataSource:
-    """Images in memory; labels that are numbers are those of the model's classes."""
+    """Open the data; number labels of images in memory mean the model's classes."""
     from vitlab.data.sources.memory import open_memory
 
     channels, names = _channels(classifier), classifier.source.labels
@@ -191,13 +191,13 @@ def _in_memory(data: Data, classifier: Classifier) -> DataSource:
 
 
 def check_split(split: str) -> None:
-    """Refuse a part of the data that there is not."""
+    """Raise if there is no split of this name."""
     if split not in get_args(Split):
         raise UnknownName("split", split, get_args(Split))
 
 
 def report_of(found: Evaluated, command: str | None = None) -> Report:
-    """A page about an evaluation."""
+    """Content of the HTML report of an evaluation."""
     return Report(
         title=f"{Path(found.model).name} on {found.source.name}",
         evaluation=found.evaluation,
@@ -214,13 +214,13 @@ def report_of(found: Evaluated, command: str | None = None) -> Report:
 
 
 def _unscaled(found: Evaluated) -> tuple[str, ...]:
-    """Note of a temperature that was fitted and is not reported."""
+    """Note on a temperature that was fitted but is not reported."""
     scaled = getattr(found.evaluation, "scaled", None)
     return (f"Temperature: {NO_TEMPERATURE}.",) if found.temperature and scaled is None else ()
 
 
 def _flips(found: Evaluated) -> tuple[str, ...]:
-    """What a page says of answers averaged with those of mirror images."""
+    """Notes on outputs averaged with those of mirror images."""
     if found.flipped is None:
         return ()
     figures = found.flipped.figures
@@ -231,7 +231,7 @@ def _flips(found: Evaluated) -> tuple[str, ...]:
 def _open_model(
     model: str | os.PathLike[str], engine: str, merge_tokens: int, changes: dict[str, Any]
 ) -> tuple[Classifier, nn.Module]:
-    """The classifier, and what computes its logits."""
+    """The classifier, and the module that computes its logits."""
     usual = "auto" if Path(model).suffix in FILES else "torch"
     if (usual if engine == "auto" else engine) == "torch":
         classifier = load(model, merge_tokens=merge_tokens, **changes)
@@ -279,11 +279,11 @@ def _find(label: str, own: Sequence[str], data: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """A classifier and how it is asked."""
+    """A classifier and the settings of its evaluation."""
 
     classifier: Classifier
     net: nn.Module
-    """What computes the logits: the classifier's own model, or what was exported of it."""
+    """Module that computes the logits: the classifier's own model, or its exported file."""
     numbers: Tensor
     batch_size: int
     workers: int
@@ -292,7 +292,7 @@ class _Job:
     def collect(
         self, data: ImageSet, watch: Watch | None, *, flip: bool = False
     ) -> tuple[Outcome, dict[str, str], Outcome | None]:
-        """Answers, unreadable files, and with `flip` answers averaged with the mirror image's."""
+        """Outputs, unreadable files, and with `flip` outputs averaged with the mirror image's."""
         self.classifier.source.require_head()
         broken = dict(_left_out(data))
         model, batches = self.net, self._divided(data, broken, watch)
@@ -345,7 +345,7 @@ class _Job:
                 watch(min(done, len(data)), len(data))
 
     def _in_order(self, labels: Tensor) -> Tensor:
-        """Labels as the model numbers its classes; what the data knows nothing of is not there."""
+        """Labels by the model's class numbers; classes that are not in the data are left out."""
         if labels.ndim == 1:
             return self.numbers[labels]
         placed = labels.new_zeros(len(labels), self.classifier.model.config.classes)
@@ -354,19 +354,19 @@ class _Job:
 
 
 def _channels(classifier: Classifier) -> int | None:
-    """As the model reads images; the data need not be looked at to know."""
+    """Number of channels that the model reads; known without opening the data."""
     found = classifier.source.preprocessing
     return None if found is None else found.channels
 
 
 def _check_task(classifier: Classifier, source: DataSource, temperature: bool) -> None:
-    told = classifier.source.task
-    if told != source.task:
+    task = classifier.source.task
+    if task != source.task:
         raise DataError(
-            f"{source.name} is {source.task} data, the model a {told} one; valid: {told}"
+            f"{source.name} is {source.task} data, the model a {task} one; valid: {task}"
         )
     if temperature and not objective_of(source.task).calibrated:
-        raise InputError(f"a temperature says nothing about a {told} model; valid: single-label")
+        raise InputError(f"a temperature says nothing about a {task} model; valid: single-label")
 
 
 def _open(source: DataSource, split: str, model: Path) -> ImageSet:
@@ -383,7 +383,7 @@ def _open(source: DataSource, split: str, model: Path) -> ImageSet:
 
 
 def _held_out(source: DataSource, model: Path) -> ImageSet:
-    """Those that the run of this model held out, or as many as is usual of data new to it."""
+    """Images that the run of this model held out, or the usual share of data new to it."""
     run = _run_of(model)
     config = TrainConfig() if run is None else read_plan(run).train
     if not config.hold_out:
@@ -401,7 +401,7 @@ def _held_out(source: DataSource, model: Path) -> ImageSet:
 
 
 def _learnt_from(model: Path) -> str | None:
-    """What a bundle says that it learnt from."""
+    """Training data by the provenance of a bundle."""
     place = find_bundle(model)
     if not is_bundle(place):
         return None
@@ -410,7 +410,7 @@ def _learnt_from(model: Path) -> str | None:
 
 
 def _survey_of(model: Path, data: str | os.PathLike[str]) -> Survey | None:
-    """What the run of this model found in its files, if these are the data now."""
+    """Survey of the files by the run of this model, if it was trained on these."""
     run = _run_of(model)
     known = None if run is None else read_survey(run)
     if run is None or known is None:
@@ -419,12 +419,12 @@ def _survey_of(model: Path, data: str | os.PathLike[str]) -> Survey | None:
 
 
 def _left_out(data: ImageSet) -> Mapping[Path, str]:
-    """Files that were in no part of a folder that we split, since they cannot be read."""
+    """Unreadable files of a folder that vitlab split; they are in no part."""
     survey = survey_of(data)
     return {} if survey is None else survey.broken_paths
 
 
 def _run_of(model: Path) -> Path | None:
-    """The folder of the run that a model came of: its own, its bundle's or its file's."""
+    """Folder of the run that trained a model: of the path itself, its bundle or its file."""
     runs = (folder for folder in (model, *model.parents[:2]) if (folder / METRICS).is_file())
     return next(runs, None)

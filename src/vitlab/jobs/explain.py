@@ -1,4 +1,4 @@
-"""`vitlab explain`: what a model looks at in pictures, as numbers and as a figure."""
+"""`vitlab explain`: maps of the evidence for predictions, as numbers and as a figure."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -22,24 +22,24 @@ from vitlab.machine.device import best_device
 from vitlab.weights.labels import Labels
 
 Watch = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""Progress callback: name of the stage, number done, and total."""
 
-# Which pictures are explained: files, folders, patterns, datasets, and images of a dataset.
+# The images to explain: files, folders, patterns, datasets, and images of a dataset.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """Some pictures of those that were named."""
+    """A sample of the named images."""
 
     pictures: Sequence[tuple[str, Picture]]
     total: int
-    """How many there are."""
+    """Number of images that were named."""
 
 
 def choose(
     specs: Sequence[str | os.PathLike[str]], *, count: int, seed: int, download: bool = False
 ) -> Chosen:
-    """The pictures, or `count` of them drawn by chance, in their order."""
+    """The images, or `count` of them drawn at random, in their order."""
     if count < 1:
         raise InputError(f"images {count}; valid: at least 1")
     if seed < 0:
@@ -60,9 +60,9 @@ def choose(
 def reads(
     explainer: Explainer, chosen: Chosen, broken: dict[str, str], *, longest: int
 ) -> Iterator[Read]:
-    """One picture after the other; what cannot be read goes to `broken` with the reason.
+    """The images one after the other; unreadable ones go to `broken` with the reason.
 
-    An InputError where none can be.
+    Raises InputError if none can be read.
     """
     readable = False
     for name, source in chosen.pictures:
@@ -79,7 +79,7 @@ def reads(
 
 
 def _places(spec: str, download: bool) -> list[tuple[str, ImageSet, int]]:
-    """The name of each picture, the set that it is in, and its number there."""
+    """Name of each image, its set, and its number in the set."""
     alone = open_named(spec)
     if alone is not None:
         return [(spec, alone, 0)]
@@ -98,13 +98,13 @@ def _source(images: ImageSet, number: int) -> Picture:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Explained:
-    """What was found."""
+    """Explanations of the images."""
 
     explanations: Sequence[Explanation]
     broken: dict[str, str]
-    """Pictures that could not be read, with the reason."""
+    """Images that could not be read, with the reason."""
     total: int
-    """How many pictures were named; some of them were drawn where there were too many."""
+    """Number of images that were named, of which a sample may have been drawn."""
     output: Path | None
 
     def to_json(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def explain(
     watch: Watch | None = None,
     **changes: Any,
 ) -> Explained:
-    """Explain pictures, `count` of them where there are more; with `output`, draw them."""
+    """Explain images, at most `count` of them; with `output`, draw the maps."""
     if output is not None:
         check_name(output)
         if count > MOST:

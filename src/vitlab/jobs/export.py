@@ -1,4 +1,4 @@
-"""`vitlab export`: a model as a file for other runtimes, written only if both agree."""
+"""`vitlab export`: a model as a file for other runtimes, kept only if both agree."""
 
 import logging
 import math
@@ -44,26 +44,26 @@ WRITERS = {"torch-export": write_program, "aoti": write_package}
 RUNNERS = {"torch-export": run_program, "aoti": run_package, "onnx": run_onnx}
 SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2", "aoti": ".pt2"}
 CALIBRATED, CALIBRATED_AT_ONCE = 128, 8
-"""Images that calibrate, at most, and how many of them are computed at once."""
+"""Most images for calibration, and how many of them are computed at once."""
 TOLERANCES: dict[Quantized | None, float] = {None: 1e-4, "fp16": 1e-2, "int8": 0.5}
-"""Largest difference of a logit that passes, as a part of the largest logit (or of one)."""
+"""Largest accepted difference of a logit, relative to the largest logit (or to one)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written, and how well it agrees."""
+    """The written file, and its agreement with the model."""
 
     output: Path
     format: Format
     files: tuple[Path, ...]
     comparison: Comparison
-    deployed: ExportMetadata
+    described: ExportMetadata
     fresh: bool
-    """The weights have learned nothing: the model was a mere name."""
+    """True if the weights are random: the model was given by an architecture's name."""
 
     @property
     def bytes(self) -> int:
-        """Of all files together."""
+        """Size of all files together."""
         return sum(file.stat().st_size for file in self.files)
 
 
@@ -85,13 +85,13 @@ def export(
     force: bool = False,
     **changes: Any,
 ) -> Exported:
-    """Write the model to `output`, whole or not at all.
+    """Write the model to `output`, completely or not at all.
 
-    The file is loaded again and compared with the model on photographs and noise; where they differ
-    by more than the tolerance, it is an error and no file is left. `calibrate` is a folder of
+    The file is loaded again and compared with the model on photographs and noise; a difference
+    above the tolerance is an error, and no file is left. `calibrate` is a folder of
     images, from which `quantize="int8"` learns the range of activations. `compact` stores weights
     of an ONNX file that 16 bits hold exactly in 16 bits. `merge_tokens` as in `vitlab.load`: the
-    file merges them, and is compared with the model that does. `preprocessing` and `labels`
+    file merges them, and is compared with the merging model. `preprocessing` and `labels`
     replace those of the weights, `labels` as in `vitlab.load`; a model whose preprocessing is not
     known needs it. `changes` are those of the config; a module or a classifier has been built, and
     takes none.
@@ -112,12 +112,12 @@ def export(
     )
     allowed = TOLERANCES[kind] if tolerance is None else tolerance
     batch = None if dynamic_batch else 1
-    deployed = found.deployed(inside=preprocess_inside, quantize=kind, batch=batch)
+    described = found.described(inside=preprocess_inside, quantize=kind, batch=batch)
     with _staged(path) as folder:
         staged = folder / path.name
-        images = None if calibrate is None else calibration(found, deployed, calibrate)
-        _write(found, deployed, format, staged, images, compact)
-        comparison = _compare(found, deployed, RUNNERS[format](staged), allowed)
+        images = None if calibrate is None else calibration(found, described, calibrate)
+        _write(found, described, format, staged, images, compact)
+        comparison = _compare(found, described, RUNNERS[format](staged), allowed)
         comparison.check()
         files = _publish(folder, path)
         if format == "aoti":
@@ -129,20 +129,20 @@ def export(
         format=format,  # type: ignore[arg-type]  # checked above
         files=files,
         comparison=comparison,
-        deployed=deployed,
+        described=described,
         fresh=found.fresh,
     )
 
 
 def _write(
     found: Exportable,
-    deployed: ExportMetadata,
+    described: ExportMetadata,
     format: str,
     path: Path,
     images: Iterable[Pixels] | None,
     compact: bool,
 ) -> None:
-    facts, metadata = deployed.facts, deployed.metadata()
+    facts, metadata = described.facts, described.metadata()
     inside = found.preprocessing if facts.preprocess_inside else None
     program = trace(
         found.model, inside=inside, dynamic_batch=facts.batch is None, plain=format == "onnx"
@@ -158,23 +158,23 @@ def _write(
 
 
 def calibration(
-    found: Exportable, deployed: ExportMetadata, folder: str | os.PathLike[str]
+    found: Exportable, described: ExportMetadata, folder: str | os.PathLike[str]
 ) -> list[Pixels]:
-    """Batches of a folder's images as the exported model takes them, spread over all of it."""
+    """Batches of a sample of a folder's images, as the exported model takes them."""
     paths = sorted(walk_images(os.fspath(folder)))
     if not paths:
         raise InputError(f"{os.fspath(folder)} holds no image files to calibrate with")
     chosen = paths[:: -(-len(paths) // CALIBRATED)]
     pixels = np.stack([_read(path, found.preprocessing) for path in chosen])
-    batch = deployed.facts.batch or CALIBRATED_AT_ONCE
+    batch = described.facts.batch or CALIBRATED_AT_ONCE
     parts = [pixels[first : first + batch] for first in range(0, len(pixels), batch)]
-    if deployed.facts.preprocess_inside:
+    if described.facts.preprocess_inside:
         return list(parts)
     return [found.preprocessing.normalise(part) for part in parts]
 
 
 def _read(path: str, preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    """The pixels of an image that calibrates; an error names the file."""
+    """Pixels of an image for calibration; an error names the file."""
     try:
         return read_picture(path, preprocessing)
     except InputError as error:
@@ -191,20 +191,22 @@ def _quantized(quantize: str | None, format: str, *, calibrated: bool) -> Quanti
     return cast(Quantized | None, quantize)
 
 
-def _compare(found: Exportable, deployed: ExportMetadata, run: Run, tolerance: float) -> Comparison:
-    batch = deployed.facts.batch
+def _compare(
+    found: Exportable, described: ExportMetadata, run: Run, tolerance: float
+) -> Comparison:
+    batch = described.facts.batch
     return compare(
         found.model,
         run,
         preprocessing=found.preprocessing,
-        inside=deployed.facts.preprocess_inside,
+        inside=described.facts.preprocess_inside,
         batches=BATCHES if batch is None else (batch,),
         tolerance=tolerance,
     )
 
 
 def check_output(path: Path, format: str, force: bool) -> None:
-    """Refuse a place that the file cannot go to."""
+    """Raise if the file cannot be written there."""
     if format not in get_args(Format):
         raise UnknownName("format", format, get_args(Format))
     if path.suffix != SUFFIXES[format]:
@@ -217,7 +219,7 @@ def check_output(path: Path, format: str, force: bool) -> None:
 
 
 def _check_needs(format: str) -> None:
-    """What is missing is told before the model is read."""
+    """Raise for missing packages, before the model is read."""
     if format == "onnx":
         require_onnx()
     if format == "aoti":
@@ -226,7 +228,7 @@ def _check_needs(format: str) -> None:
 
 @contextmanager
 def _staged(path: Path) -> Iterator[Path]:
-    """A folder beside the output, gone afterwards with all that is still in it."""
+    """Temporary folder beside the output, removed afterwards."""
     with staged_folder(path) as folder:
         try:
             yield folder
@@ -235,9 +237,9 @@ def _staged(path: Path) -> Iterator[Path]:
 
 
 def _publish(folder: Path, path: Path) -> tuple[Path, ...]:
-    """Move what was staged to its place; the file that names the others comes last.
+    """Move the staged files to their place; the file that names the others comes last.
 
-    Weights beside the file that was there before go with it.
+    Weights beside a replaced file are removed.
     """
     staged = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
     for file in staged:
@@ -255,26 +257,26 @@ log = logging.getLogger(__name__)
 
 
 def write_onnx_beside(folder: Path) -> Path | None:
-    """The file, if it is wanted and can be; a model that cannot be exported is one all the same."""
+    """Write the ONNX file unless it is switched off; a failure is a warning."""
     if not (onnx_wanted() and exportable(folder / WEIGHTS)):
         return None
     return try_export(folder, compact=True)
 
 
 def try_export(folder: Path, *, compact: bool) -> Path | None:
-    """The file; None, and a word of warning, where the model cannot be exported."""
+    """Path of the ONNX file; None, with a warning, if the model cannot be exported."""
     try:
         return export(folder, output=folder / ONNX, compact=compact, force=True).output
-    except Exception as error:  # a part of somebody's own may not be exportable, in any way
+    except Exception as error:  # a registered part may fail to export, with any error
         reason = " ".join(str(error).split())[:200]
         log.warning("no %s beside the weights: %s", ONNX, reason)
         return None
 
 
-# What an export costs in accuracy: the same images, before and after.
+# Cost of an export in accuracy: the same images, before and after.
 
 Z = 1.959964
-"""Standard deviations on both sides of a mean that hold 95 %."""
+"""Standard deviations on each side of a mean that contain 95 %."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -286,9 +288,9 @@ class Accuracy:
     before: float
     after: float
     agreement: float
-    """Part of the images that get the same class from both."""
+    """Share of the images with the same class from both."""
     interval: tuple[float, float]
-    """95 % confidence interval of after less before, image by image."""
+    """95 % confidence interval of after minus before, paired by image."""
 
 
 def before(
@@ -299,9 +301,9 @@ def before(
     download: bool = False,
     **changes: Any,
 ) -> Outcome:
-    """What the model answers in torch, to be compared with the file that is made of it.
+    """Outputs of the model in torch, for a comparison with its exported file.
 
-    `changes` are those with which it is exported.
+    `changes` are those of the export.
     """
     found = evaluate(model, data, split=split, engine="torch", download=download, **changes)
     if found.source.task != "single-label":
@@ -310,14 +312,14 @@ def before(
 
 
 def accuracy_of(first: Outcome, exported: Path, data: str, *, split: str = "test") -> Accuracy:
-    """A model by its answers against the file that was made of it."""
+    """Compare the outputs of a model with those of its exported file."""
     return compared(first, evaluate(exported, data, split=split).outcome, data)
 
 
 def compared(first: Outcome, second: Outcome, data: str) -> Accuracy:
-    """Both answers to the same images, with the interval of paired proportions.
+    """Accuracies on the same images, with the interval of paired proportions.
 
-    That of Agresti and Min (2005), which half an image more of each kind keeps from being certain.
+    The method of Agresti and Min (2005): half an image is added to each cell.
     """
     one, two = (outcome.logits.argmax(dim=1) for outcome in (first, second))
     right, still = one == first.labels, two == first.labels

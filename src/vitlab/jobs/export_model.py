@@ -1,4 +1,4 @@
-"""What is exported: a model on the CPU, at the size that is wanted, and all that is said of it."""
+"""The model to export: on the CPU, at the requested size, with its metadata."""
 
 import copy
 import os
@@ -36,28 +36,28 @@ from vitlab.weights.source import WeightSource, network_digest
 
 Model = str | os.PathLike[str] | Classifier | nn.Module
 COPIES = 4
-"""Of the weights, that are in memory while a file is written and compared."""
+"""Copies of the weights that are in memory while a file is written and compared."""
 STD = 0.02
-"""Of the numbers that take the place of zeros in weights that have learned nothing."""
+"""Standard deviation of the numbers that replace zeros in untrained weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exportable:
-    """A model and what goes with it."""
+    """A model with its metadata."""
 
     model: nn.Module
     content: dict[str, Any]
-    """What `config.json` of its bundle says, or would say."""
+    """Content of `config.json` in its bundle."""
     preprocessing: Preprocessing
     digest: str | None
-    """Of the bundle's weights."""
+    """Digest of the bundle's weights."""
     fresh: bool
     zero_head: bool
 
-    def deployed(
+    def described(
         self, *, inside: bool, quantize: Quantized | None, batch: int | None
     ) -> ExportMetadata:
-        """What the exported file says of itself."""
+        """Metadata of the exported file."""
         facts = Facts(
             weights=self.digest,
             preprocess_inside=inside,
@@ -82,14 +82,14 @@ def open_exportable(
     labels: Labels | None = None,
     **changes: Any,
 ) -> Exportable:
-    """A run, a bundle, weights, a model, or a name of the family with fresh weights.
+    """Open a run, a bundle, weights, a model, or a name of the family with random weights.
 
-    A classifier that merges tokens is exported so; `merge_tokens` sets another number. The caller's
-    own model stays as it is. Preprocessing and labels are those of the weights unless they are
+    A classifier that merges tokens is exported as such; `merge_tokens` sets another number. The
+    caller's model is not changed. Preprocessing and labels are those of the weights unless they are
     passed; unknown preprocessing is an error, except for a name, whose weights are random.
     """
     if image_size is not None and is_name(model):
-        changes["image_size"] = image_size  # at once: other changes may not fit the name's own
+        changes["image_size"] = image_size  # at once: valid together only
     folder = None
     if not isinstance(model, Classifier | nn.Module) and not changes:
         folder = _bundle_of(model)
@@ -117,16 +117,16 @@ def open_exportable(
 
 
 def _classifier(model: nn.Module) -> Classifier:
-    """A copy of a model with what is known about its weights."""
-    image_shape(model)  # or it is no model of ours
+    """Copy of a model with its weight source."""
+    image_shape(model)  # or it is not a model of vitlab
     source = getattr(model, "source", None) or WeightSource(format="vitlab", path=Path("model"))
     return Classifier(_copied(model), source)
 
 
 def _copied(model: nn.Module) -> nn.Module:
-    """A copy on the CPU, in float32 and eval mode; tensors that are so are shared, and only read.
+    """Copy on the CPU, in float32 and eval mode; tensors that need no conversion are shared.
 
-    Copying the others one by one to where they go takes no memory of an accelerator.
+    The others are copied one by one, which takes no memory of an accelerator.
     """
     known: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers()):
@@ -138,7 +138,7 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def _prepared(preprocessing: Preprocessing, config: Any) -> Preprocessing:
-    """The preparation in the size of the model; one for other channels is refused."""
+    """Preprocessing in the size of the model; one for other channels is refused."""
     if preprocessing.channels != config.channels:
         raise ConfigError(
             f"preprocessing of {preprocessing.channels} channels for a model of {config.channels}; "
@@ -148,7 +148,7 @@ def _prepared(preprocessing: Preprocessing, config: Any) -> Preprocessing:
 
 
 def _bundle_of(model: str | os.PathLike[str]) -> Path | None:
-    """The folder of the bundle that is meant, if one is."""
+    """Folder of the bundle; None if this is not a bundle."""
     if named(model) is not None:
         return None
     try:
@@ -187,7 +187,7 @@ def _content(
 
 
 def _fill_zeros(model: nn.Module) -> None:
-    """Random numbers for matrices of zeros, such as a new head: else every answer were zero."""
+    """Fill matrices of zeros, such as a new head, with random numbers: outputs would be zero."""
     draw = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         if parameter.ndim > 1 and not parameter.detach().any():

@@ -1,4 +1,4 @@
-"""`vitlab explain --faithfulness`: how true the maps of each method are, over some pictures."""
+"""`vitlab explain --faithfulness`: deletion and insertion tests of each method on some images."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
 
 
 RANDOM = "random"
-"""What every method is compared with: patches in random order."""
+"""The baseline of every method: patches in random order."""
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Area:
-    """Mean area under the curves of all images, and how much better than random order it is.
+    """Mean area under the curves of all images, and its gain over random order.
 
-    Better is less for deletion and more for insertion; the difference is taken image by image.
+    Lower is better for deletion, higher for insertion; the gain is paired by image.
     """
 
     mean: float
     interval: Interval | None
-    """None of one image: it tells nothing of others."""
+    """None for a single image, which has no interval."""
     gain: float
     gain_interval: Interval | None
 
@@ -74,7 +74,7 @@ class MethodScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Faithfulness:
-    """What the tests showed."""
+    """Results of the tests."""
 
     model: str
     images: int
@@ -82,9 +82,9 @@ class Faithfulness:
     removed: Removed
     seed: int
     shares: tuple[float, ...]
-    """Part of the patches at each point of a curve."""
+    """Share of the patches at each point of a curve."""
     scores: tuple[MethodScore, ...]
-    """Random order is the last."""
+    """Scores by method; random order is the last."""
     broken: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
@@ -106,10 +106,10 @@ def faithfulness(
     watch: Watch | None = None,
     **changes: Any,
 ) -> Faithfulness:
-    """Take patches away from pictures, and bring them back, in the order of each method's map.
+    """Remove patches of images, and restore them, in the order of each method's map.
 
-    `methods` None: all that the model has. Pictures are drawn by `seed` where there are more than
-    `count`; it also decides the random order.
+    `methods` None: all that the model has. `seed` draws `count` images if there are more, and the
+    random order.
     """
     if removed not in REMOVED:
         raise UnknownName("removed", removed, REMOVED)
@@ -143,7 +143,7 @@ def faithfulness(
 
 
 def _methods(classifier: Classifier, asked: Sequence[Method] | None) -> tuple[Method, ...]:
-    """Those that were asked for, or all that the model has; each once."""
+    """The requested methods, or all that the model has; each once."""
     if asked is not None:
         if not asked:
             raise InputError(f"no method named; valid: {', '.join(METHODS)}")
@@ -163,7 +163,7 @@ def _check(classifier: Classifier, steps: int) -> None:
 
 
 def cells_of(classifier: Classifier) -> tuple[int, int]:
-    """The patches that go and come: those of the model, or squares of a like size for a CNN."""
+    """Grid of patches to remove: that of the model, or squares of a similar size for a CNN."""
     size = classifier.preprocessing.size
     if isinstance(classifier.model, VisionTransformer):
         return classifier.model.config.grid_for(size)
@@ -184,7 +184,7 @@ def _test(
     removed: Removed,
     seed: int,
 ) -> dict[str, Curves]:
-    """The curves of every method for some pictures, and those of random order."""
+    """Curves of every method for a batch of images, and those of random order."""
     classifier, images = explainer.classifier, explainer.images(batch)
     grid = cells_of(classifier)
     target, maps = every_method(classifier.model, images, methods, grid)
@@ -231,9 +231,9 @@ def _mean_interval(values: NDArray[np.float64]) -> Interval | None:
     return bootstrap_interval(lambda rows: float(values[rows].mean()), len(values))
 
 
-# The curves of deletion and insertion: probability against the patches that went, or came.
+# The curves of deletion and insertion: probability against the share of patches.
 
-# Colours that the colour-blind tell apart (Okabe and Ito), and dashes for everybody.
+# Colours for all kinds of colour vision (Okabe and Ito), and dashes besides.
 STYLES: dict[str, tuple[str, Any]] = {
     "attention": ("#0072b2", "-"),
     "rollout": ("#009e73", (0, (6, 2))),

@@ -1,4 +1,4 @@
-"""`vitlab fewshot`: what a frozen model's features are worth with a few images a class."""
+"""`vitlab fewshot`: accuracy of a frozen model's features with a few images per class."""
 
 import logging
 import os
@@ -41,10 +41,10 @@ class FewShot:
     layer: int | None
     scores: tuple[Score, ...]
     broken: dict[str, str]
-    """Images that could not be read, with the reason; others were drawn instead of them."""
+    """Images that could not be read, with the reason; others replaced them."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON-able values."""
+        """All numbers, as JSON-able values."""
         facts = ("model", "data", "classes", "test_images", "draws", "seed", "kind", "layer")
         return {name: getattr(self, name) for name in facts} | {
             "scores": [
@@ -79,7 +79,7 @@ def fewshot(
     preprocessing: Stated | None = None,
     watch: Watch | None = None,
 ) -> FewShot:
-    """Draw `shots` images of each class from `train`, fit each method, judge on all of `test`.
+    """Draw `shots` images of each class from `train`, fit each method, evaluate on all of `test`.
 
     The images of fewer shots are among those of more. Each image goes through the model once.
     Without `methods`, all of them.
@@ -111,16 +111,16 @@ def fewshot(
     train = _Cache(embedder=embedder, images=images, watch=watch, what="train images")
     drawn = _draw(train, source, max(shots), draws, seed)
     test = _Cache(embedder=embedder, images=source.open_test(), watch=watch, what="test images")
-    judged = test.all()
-    counts = count_images(judged.labels, source.labels)
+    tested = test.all()
+    counts = count_images(tested.labels, source.labels)
     for sentence in absent_classes(source, {"test": counts}):
         log.warning(sentence)
-    scores = _judge(train, drawn, judged, sorted(shots), methods, len(source.labels), watch)
+    scores = _evaluate(train, drawn, tested, sorted(shots), methods, len(source.labels), watch)
     return FewShot(
         model=os.fspath(model),
         data=source.name,
         classes=len(source.labels),
-        test_images=len(judged.labels),
+        test_images=len(tested.labels),
         draws=draws,
         seed=seed,
         kind=kind,
@@ -132,7 +132,7 @@ def fewshot(
 
 @dataclass(kw_only=True)
 class _Cache:
-    """Features of a set's images, computed when first wanted and kept."""
+    """Features of a set's images, computed on first use and kept."""
 
     embedder: Embedder
     images: ImageSet
@@ -144,11 +144,11 @@ class _Cache:
 
     @property
     def unreadable(self) -> set[int]:
-        """Numbers of the images that were tried in vain."""
+        """Numbers of the unreadable images."""
         return self._tried - set(self._known)
 
     def compute(self, numbers: set[int]) -> bool:
-        """Compute what is missing of these images; whether any of them cannot be read."""
+        """Compute missing features of these images; true if any image cannot be read."""
         missing = sorted(numbers - self._tried)
         known = len(self._known)
         if missing:
@@ -201,7 +201,7 @@ def _draw(
             return drawn
 
 
-def _judge(
+def _evaluate(
     train: _Cache,
     drawn: list[list[list[int]]],
     test: Labelled,
@@ -237,12 +237,12 @@ NAMES = {
 }
 COLOURS = {"least-squares": "#1f5fa8", "knn": "#c2611f", "logistic": "#2f7d4f"}
 MARKERS = {"least-squares": "o", "knn": "s", "logistic": "^"}
-"""Methods are told apart without colours too."""
+"""Methods differ by their marks too, not only by colour."""
 INK, FAINT = "#1f2430", "#d9dce1"
 
 
 def check_plot(path: Path) -> None:
-    """Refuse what cannot be plotted, before anything is computed."""
+    """Raise if the plot cannot be drawn or written, before anything is computed."""
     if path.suffix.lower() != ".png":
         raise FileError(f"{path}: the plot is a PNG; valid: a name that ends in .png")
     check_parent(path)

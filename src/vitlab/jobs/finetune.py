@@ -57,7 +57,7 @@ class FinetuneOptions:
 
     @property
     def zero_head(self) -> bool:
-        """Whether the whole head starts at zero."""
+        """True if the whole head starts at zero."""
         return self.paper or self.new_head
 
     def given(self) -> Iterator[tuple[str, object]]:

@@ -123,7 +123,7 @@ class Parts:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What all parts have in common; raises if there are none."""
+        """Settings that all parts share; raises if there are none."""
         path = self.folder / SETTINGS
         if not path.is_file():
             raise FileError(

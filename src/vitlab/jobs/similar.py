@@ -1,4 +1,4 @@
-"""`vitlab similar`: the images of a feature file that are nearest to one."""
+"""`vitlab similar`: the images of a feature file that are most similar to one."""
 
 import os
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ from vitlab.weights.preparation import Stated
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Match:
-    """An image and the cosine of its features with those of the one asked about."""
+    """An image, and the cosine of its features with those of the query."""
 
     path: str
     label: str
-    """Empty where nobody knows it."""
+    """Empty if unknown."""
     similarity: float
 
 
@@ -52,10 +52,10 @@ def similar(
     preprocessing: Stated | None = None,
     watch: Watch | None = None,
 ) -> Similar:
-    """The images most like one; the model is the one that made the features, or `model`.
+    """Find the most similar images; the model is the one that made the features, or `model`.
 
-    Its images are of the size of the features', which is the only `image_size` that is valid.
-    Weights that do not say their preprocessing get that of the features.
+    The only valid `image_size` is that of the features. Weights without known preprocessing get
+    that of the features.
     """
     if top < 1:
         raise InputError(f"top {top}; valid: at least 1")
@@ -81,7 +81,7 @@ def similar(
 
 
 def write_sheet(found: Similar, path: Path) -> None:
-    """A picture of the image asked about and the nearest ones."""
+    """Write a contact sheet of the query and the most similar images."""
     asked = Path(found.image)
     query = Tile(image=tile_image(asked), caption=asked.name, group="the image")
     tiles = (
@@ -96,14 +96,14 @@ def write_sheet(found: Similar, path: Path) -> None:
 
 
 def check_sheet(path: Path) -> None:
-    """Refuse a name that a sheet cannot have, before anything is computed."""
+    """Raise if the sheet cannot have this name, before anything is computed."""
     if path.suffix.lower() != ".png":
         raise FileError(f"{path}: a contact sheet is a PNG; valid: a name that ends in .png")
 
 
 @contextmanager
 def _naming(features: Path) -> Iterator[None]:
-    """What is wrong with the features is said of their file."""
+    """Name the feature file in errors about features."""
     try:
         yield
     except DataError as error:
@@ -146,7 +146,7 @@ def _watched(reader: FeatureReader, watch: Watch | None) -> Iterator[Rows]:
 
 
 def _picture(path: str, folder: str) -> Image.Image | Path:
-    """An image of a dataset, or a file whose path began where the features were made."""
+    """Open an image of a dataset, or a file by the path in the features."""
     found = open_named(path)
     if isinstance(found, ArraySet):
         pixels = found.images[0].permute(1, 2, 0).squeeze(-1).contiguous().numpy()

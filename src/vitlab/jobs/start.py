@@ -53,7 +53,7 @@ class Started:
     teacher: Teacher | None
 
     def knows(self, labels: tuple[str, ...]) -> bool:
-        """Whether the head of the opened weights knows all these classes."""
+        """True if the head of the opened weights knows all these classes."""
         return self.model is not None and set(self.model.source.known_classes) == set(labels)
 
     def taught(self, loader: Loader, classes: int) -> Loader:

@@ -85,7 +85,7 @@ class Objective:
     activate: Callable[[Any], Any]
     """Predictions from a tensor of logits [*B, outputs]: probabilities, or values in their unit."""
     activate_array: Callable[[Numbers], Numbers] | None = None
-    """The same without torch, for exported models; None: `activate` on a tensor."""
+    """`activate` without torch, for exported models; None: `activate` on a tensor."""
     learn: str | Callable[..., Any]
     """`vitlab.training.objective.Learning` of training labels, held-out labels, outputs, config."""
     evaluate: str | Callable[..., Metrics]

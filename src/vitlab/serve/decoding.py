@@ -35,7 +35,7 @@ SIZES = struct.Struct("<IIIIB")
 """Height and width of an image, width, height and channels of its reduced version."""
 OK = 200
 PIXELS, WHOLE = 0, 1
-"""What is wanted: the input of the model, or also the image itself, reduced."""
+"""Wanted outputs: the input of the model, or also the image itself, reduced."""
 FIRST = asyncio.FIRST_COMPLETED
 RETRY = 1.0
 """Seconds until a process that could not be started is started again."""

@@ -103,7 +103,7 @@ def _candidates(config: TrainConfig, largest: int) -> list[int]:
 
 
 def _works(model: nn.Module, config: TrainConfig, size: int) -> bool:
-    """Whether batches of this size fit into the device's memory."""
+    """True if batches of this size fit into the device's memory."""
     try:
         _two_updates(model, replace(config, compile=False), size)
     except (RuntimeError, MemoryError) as error:

@@ -146,7 +146,7 @@ def _parse_header(path: Path, text: str) -> Any:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the checksum covers the whole file; WeightsError if the file does not match it."""
+    """True if the checksum covers the whole file; WeightsError if the file does not match it."""
     with reading(path), path.open("rb") as file:
         start = file.read(CHECKSUM_AT + len(NO_CHECKSUM))
         if start[8:CHECKSUM_AT] != START:
@@ -177,7 +177,7 @@ def _check_older(path: Path, header: Any, tensors: Mapping[str, Tensor]) -> None
 
 
 def _is_header(header: Any) -> bool:
-    """Whether a header has all entries, with values of the right types."""
+    """True if a header has all entries, with values of the right types."""
     kinds = {"numbers": dict, "scaler": dict, "settings": dict, "metrics": str, "broken": dict}
     if not isinstance(header, dict):
         return False
@@ -213,7 +213,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether a folder of checkpoints exists and is not empty."""
+    """True if a folder of checkpoints exists and is not empty."""
     return folder.is_dir() and any(checkpoints(folder))
 
 

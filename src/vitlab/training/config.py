@@ -191,7 +191,7 @@ class TrainConfig:
     max_broken: float = 0.2
     """Share of unreadable images from which on the run stops."""
     judge_all: bool = True
-    """Whether a class without test or held-out images stops the run before it begins."""
+    """A class without test or held-out images stops the run before it begins."""
     judged_on: Literal["test", "held-out"] = "test"
     """Images of the final evaluation.
 

@@ -1,4 +1,4 @@
-"""How each kind of label is learnt: its loss, its metrics on held-out images, and its balance."""
+"""Learning of each kind of label: its loss, its metrics on held-out images, and its balance."""
 
 import math
 from collections.abc import Callable, Mapping

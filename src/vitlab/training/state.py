@@ -160,7 +160,7 @@ class TrainState:
 
     @property
     def chosen(self) -> bool:
-        """Whether an evaluation chose weights; those of step 0 may be chosen too."""
+        """True if an evaluation chose weights; those of step 0 may be chosen too."""
         return self.best > float("-inf")
 
 

@@ -161,7 +161,7 @@ def parts_of(model: nn.Module, batch: Batch, config: TrainConfig) -> int:
 
 
 def independent(model: nn.Module) -> bool:
-    """Whether the output for an image depends on it and the weights alone."""
+    """True if the output for an image depends on it and the weights alone."""
     if not isinstance(model, VisionTransformer):  # what hides patches draws them
         return False
     settings = model.config

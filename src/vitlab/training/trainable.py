@@ -50,7 +50,7 @@ def train_mode(model: nn.Module) -> None:
 
 
 def head_alone(config: TrainConfig, step: int, steps: int) -> bool:
-    """Whether only the head is trained at this step."""
+    """True if only the head is trained at this step."""
     return step < config.head_first * steps
 
 

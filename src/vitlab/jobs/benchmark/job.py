@@ -36,14 +36,14 @@ def accuracies(
             what = f"accuracy of {model.name}" + (f", R={count}" if count else "")
             progress = None if watch is None else partial(watch, what)
             found = evaluate(
-                model.judged,
+                model.evaluated,
                 data,
                 split=split,
                 merge_tokens=count,
                 watch=progress,
                 **stated(plan.preprocessing),
             )
-            assert isinstance(found.evaluation, Evaluation)  # `check_data` has seen to it
+            assert isinstance(found.evaluation, Evaluation)  # `check_data` has checked it
             right = _right(found)
             change, bounds = changed(right - known.setdefault(model.network or model.name, right))
             yield Accuracy(
@@ -66,7 +66,7 @@ def check_data(data: str, split: str, *, download: bool = False) -> None:
 
 
 def _right(found: Evaluated) -> NDArray[np.float64]:
-    """One for each image that is classified correctly, in the order of the data, else zero."""
+    """One for each correctly classified image, in the order of the data, else zero."""
     outcome = found.outcome
     right: NDArray[np.float64] = (outcome.logits.argmax(dim=1) == outcome.labels).double().numpy()
     return right
@@ -187,7 +187,7 @@ def _entries(plan: Plan, models: Sequence[Prepared]) -> Iterator[Entry]:
                 merge_tokens=count,
                 reference=first,
                 original=same if alike else near,
-                # What merges may decide otherwise where two patches are alike but for rounding.
+                # Two patches that are equal but for rounding may be merged otherwise.
                 exact=alike and not count and model.quantize is None,
                 by_design=not alike,
                 flops=flops,
@@ -270,7 +270,7 @@ def compared(
         ours = _logits(results[entry.original], model.task, probabilities=True)
         theirs = _logits(results[entry.name], model.task, probabilities=entry.ours)
         difference = float(np.abs(ours - theirs).max())
-        if entry.exact and not difference <= TOLERANCE:  # not a number is no agreement either
+        if entry.exact and not difference <= TOLERANCE:  # NaN is not agreement
             raise InputError(
                 f"{entry.name}: results differ from {entry.original} by {difference:.2g}, which "
                 f"is more than {TOLERANCE}; nothing was timed"
@@ -283,7 +283,7 @@ def _logits(values: Any, task: str, *, probabilities: bool) -> NDArray[np.float6
     """Logits; for single labels less their mean, which probabilities do not determine."""
     found = np.asarray(values, dtype=np.float64)
     if task == "multi-label":
-        likely = np.clip(found, LEAST, 1 - 1e-9)  # what is beyond is cut off in the end
+        likely = np.clip(found, LEAST, 1 - 1e-9)  # larger ones are clipped
         found = np.log(likely) - np.log1p(-likely) if probabilities else found
         return np.clip(found, -SURE, SURE)
     if task == "single-label":

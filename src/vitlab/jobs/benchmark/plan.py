@@ -24,11 +24,11 @@ class Plan:
     merge_tokens: tuple[int, ...] = (0,)
     rounds: int = 12
     seconds: float = 0.5
-    """Length of a turn, about."""
+    """Approximate length of a turn."""
     threads: int | None = None
     """None: OMP_NUM_THREADS, or as many as this process may use."""
     seed: int = 0
-    """Of the order of turns."""
+    """Seed of the order of turns."""
     preprocessing: dict[str, Any] | None = None
     """Preprocessing of the weights, as in `vitlab.load_weights`; None: their own."""
 

@@ -41,7 +41,7 @@ class Prepared:
     folder: str
     """Folder of the images."""
     fresh: bool
-    """Whether its weights are random."""
+    """True if the weights are random."""
     task: str
     parameters: int | None
     """None: not stored in an exported file."""
@@ -51,13 +51,13 @@ class Prepared:
     """FLOPs of one image, for each requested number of merged tokens."""
     config: dict[str, Any]
     judgeable: bool = True
-    """Whether it has a trained head and known preprocessing, so that it can be evaluated."""
-    judged: str = ""
+    """True if a trained head and known preprocessing allow an evaluation."""
+    evaluated: str = ""
     """Path that is opened for its accuracy."""
     network: str | None = None
     """Digest of the weights: equal for the same network; None: not known."""
     exported: bool = False
-    """Whether it is an exported file, whose engine and merging are fixed."""
+    """True for an exported file, whose engine and merging are fixed."""
     merge_tokens: int = 0
     """Tokens that an exported file merges."""
     quantize: Quantized | None = None
@@ -97,7 +97,7 @@ def prepare(
     if not network.config.classes:
         raise WeightsError(f"{opened.name} has no head; valid: a classifier")
     silent = opened.fresh or source.zero_head
-    own, judged = place / "model", model
+    own, evaluated = place / "model", model
     if silent or source.preprocessing is None:
         _save(network, own, new_head=silent)
         model = str(own)
@@ -108,7 +108,7 @@ def prepare(
     found = Prepared(
         name=opened.name,
         places=_places(model, own, engines, merge_tokens),
-        judged=judged,
+        evaluated=evaluated,
         judgeable=not silent and source.preprocessing is not None,
         network=network_digest(network),
         folder=str(own),
@@ -148,9 +148,9 @@ def _places(
 
 
 def _complete(bundle: Path) -> None:
-    """Give a model that was saved here its ONNX file, as a trained one gets it where that can be.
+    """Write the ONNX file of a model that was saved here, as training does if it can.
 
-    Else `auto` computes in torch.
+    Otherwise `auto` computes in torch.
     """
     from vitlab.exporting.onnx import exportable
     from vitlab.jobs.export import try_export
@@ -161,7 +161,7 @@ def _complete(bundle: Path) -> None:
 
 
 def _has_onnx(model: str, format: str) -> bool:
-    """Whether a bundle brings its own file, of these weights and with every token."""
+    """True if a bundle has its own ONNX file, of these weights and without merging."""
     from vitlab.classify.exported import StaleExport, open_beside
     from vitlab.weights.bundle import ONNX, find_bundle
     from vitlab.weights.resolve import locate, named
@@ -202,7 +202,7 @@ def write_images(place: Path, shape: tuple[int, ...], *, pixels: bool = False) -
 
 
 def _save(model: Any, place: Path, *, new_head: bool) -> None:
-    """A bundle; images are random and need no preparation, so that any will do."""
+    """Save a bundle; its preprocessing does not matter, since images are random."""
     import torch
 
     from vitlab.images.preprocessing import Preprocessing
@@ -230,7 +230,7 @@ def _save(model: Any, place: Path, *, new_head: bool) -> None:
 
 
 def is_exported(model: str) -> bool:
-    """Whether the name is that of a file of `vitlab export`."""
+    """True if the name is that of a file of `vitlab export`."""
     return Path(model).suffix in FILES
 
 
@@ -248,7 +248,7 @@ def titles(models: Sequence[str]) -> dict[str, str]:
 
 
 def engines_of(model: str, engines: Sequence[str]) -> tuple[str, ...]:
-    """Those of the engines that can run a file; its usual one where none can."""
+    """The engines that can run a file; its usual one if none can."""
     able = FILES[Path(model).suffix]
     return tuple(name for name in engines if name in ("auto", *able)) or able[:1]
 
@@ -270,7 +270,7 @@ def prepare_exported(
         fresh=False,
         task=opened.source.task,
         bytes=sum(file.stat().st_size for file in _files(Path(model))),
-        judged=model,
+        evaluated=model,
         network=facts.network,
         exported=True,
         merge_tokens=facts.merge_tokens,
@@ -282,25 +282,25 @@ def prepare_exported(
 
 
 def _files(model: Path) -> list[Path]:
-    """The file, and the one beside it that holds large weights."""
+    """Paths of the file, and of the one beside it that holds large weights."""
     beside = model.with_name(f"{model.name}.data")
     return [model, beside] if beside.is_file() else [model]
 
 
-def _cost(deployed: ExportMetadata) -> dict[str, Any]:
-    """Cost of the network in the metadata; unknown where it cannot be built."""
+def _cost(metadata: ExportMetadata) -> dict[str, Any]:
+    """Cost of the network in the metadata; None if it cannot be built."""
     from vitlab.models.cost import cost, without_memory
     from vitlab.models.merging import merging
     from vitlab.weights.bundle import ARCHITECTURES
 
     unknown: dict[str, Any] = {"parameters": None, "flops": (None,), "config": {}}
-    kind = ARCHITECTURES.get(str(deployed.config.get("architecture")))
+    kind = ARCHITECTURES.get(str(metadata.config.get("architecture")))
     if kind is None:
         return unknown
     try:
-        described: Any = from_dict(kind, deployed.config.get("model"))
+        described: Any = from_dict(kind, metadata.config.get("model"))
         network, _ = without_memory(described)
-        found = cost(merging(network, deployed.facts.merge_tokens))
+        found = cost(merging(network, metadata.facts.merge_tokens))
     except VitlabError:  # made of parts that are registered elsewhere
         return unknown
     return {"parameters": found.parameters, "flops": (found.flops,), "config": to_dict(described)}
@@ -313,7 +313,7 @@ def check_engine(name: str) -> None:
 
 
 def compile_model(model: Any) -> None:
-    """Compile what prediction calls, in place; raise if there is no working compiler."""
+    """Compile the functions of a prediction, in place; raise if no compiler works."""
     import torch
 
     from vitlab.models.vit import logits_of

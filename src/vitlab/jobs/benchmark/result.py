@@ -20,7 +20,7 @@ from vitlab.timing.referee import (
 )
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-"""Of the time of a call."""
+"""Percentile of the time of a call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +37,16 @@ class Entry:
     original: str
     """Entry with the same weights that its logits are compared with."""
     exact: bool
-    """Whether its logits must agree with the original's."""
+    """True if its logits must agree with the original's."""
     parameters: int | None
     flops: int | None
     """FLOPs of one image; None, as the parameters: not stored in an exported file."""
     bytes: int
     fresh: bool
     by_design: bool = False
-    """Whether it merges or quantises differently from the original, so that logits differ."""
+    """True if it merges or quantises differently from the original, so that logits differ."""
     ours: bool = True
-    """Whether an engine of vitlab runs it and gives probabilities; libraries give logits."""
+    """True if an engine of vitlab runs it and gives probabilities; libraries give logits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +59,9 @@ class Accuracy:
     accuracy: float
     interval: tuple[float, float]
     change: float
-    """From the first number of merged tokens of the same weights, image by image."""
+    """Change from the first number of merged tokens of the same weights, paired by image."""
     change_interval: tuple[float, float]
-    """95 %: what other images of the same kind could give."""
+    """95 % interval over other images of the same kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,24 +83,24 @@ class Cell:
         return self.batch / self.seconds(name)
 
     def percentile(self, name: str, share: float) -> float | None:
-        """Seconds that this share of the calls took at most; None where there were too few."""
+        """Seconds that this share of the calls took at most; None if there were too few."""
         calls = sorted(time for turns in self.rounds for time in turns[name].each)
         if round(len(calls) * (1 - share), 9) < 1:
             return None
         return quantile(calls, share)
 
     def share_of_limit(self, entry: Entry) -> float | None:
-        """Of what the machine's matrix product reaches; None where FLOPs are not known."""
+        """Share of the speed of the machine's matrix product; None if FLOPs are not known."""
         if entry.flops is None:
             return None
         return share_of_limit(self.rounds, entry.name, self.batch * entry.flops)
 
     def against(self, name: str, other: str) -> Estimate:
-        """How many times as fast as another, with the 95 % interval over the rounds."""
+        """Speed relative to another entry, with the 95 % interval over the rounds."""
         return compare([paired_ratios(self.rounds, name, other)])
 
     def place(self, name: str) -> tuple[int, int]:
-        """The places that it may have: one only where every interval leaves no doubt."""
+        """Range of possible places: a single one only if every interval excludes a tie."""
         others = [entry.name for entry in self.entries if entry.name != name]
         verdicts = [self.against(name, other).verdict for other in others]
         return 1 + verdicts.count("slower"), len(self.entries) - verdicts.count("faster")
@@ -113,7 +113,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """Every batch size, and what it was measured on."""
+    """Speeds at every batch size, and the machine."""
 
     cells: tuple[Cell, ...]
     machine: dict[str, str]
@@ -126,13 +126,13 @@ class Benchmark:
         return self.cells[0].entries
 
     def accuracy(self, entry: Entry) -> Accuracy | None:
-        """Accuracy of the model of an entry; None where it was not measured."""
+        """Accuracy of the model of an entry; None if it was not measured."""
         wanted = (entry.model, entry.merge_tokens)
         found = (one for one in self.accuracies if (one.model, one.merge_tokens) == wanted)
         return next(found, None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything that was measured."""
+        """All measurements, as JSON-able values."""
         return {
             "machine": self.machine,
             "threads": self.threads,
@@ -227,7 +227,7 @@ def markdown(found: Benchmark, command: str | None = None) -> str:
 
 
 def notes(found: Benchmark) -> str:
-    """How to read the tables."""
+    """Notes on reading the tables."""
     first = found.entries[0].reference
     text = (
         f"Times as fast as {first}: medians of {len(found.cells[0].rounds)} rounds, each with one "

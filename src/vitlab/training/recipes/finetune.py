@@ -22,7 +22,7 @@ class Situation:
     side: int
     """Pixels of the shorter side of what the model sees."""
     accelerated: bool
-    """Whether the device is more than a CPU."""
+    """True if the device is more than a CPU."""
     per_class_text: str | None = None
     """Fewest and most images of a class, in words; None where there are no classes."""
 
