@@ -90,7 +90,7 @@ class Unreachable(VitlabError):
 
 
 class Interrupted(Exception):
-    """A run that was interrupted and has saved its state: nobody's mistake."""
+    """An interrupted run that has saved its state; not an error."""
 
     def __init__(self, signal: int, step: int, steps: int) -> None:
         super().__init__(f"stopped after step {step} of {steps}; the state is saved")
