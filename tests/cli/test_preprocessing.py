@@ -12,7 +12,7 @@ from command import Command
 from data.colours import write_colours
 from vitlab import create_model, load
 from vitlab.cli.main import app
-from vitlab.cli.preprocessing import OPTIONS
+from vitlab.cli.options import PREPROCESSING
 from vitlab.weights.bundle import save_bundle
 
 READING = {
@@ -42,7 +42,7 @@ def test_every_command_that_reads_weights_has_the_options() -> None:
     having = {
         name
         for name, found in commands.items()
-        if {f"--{option}" for option in OPTIONS} <= {o for p in found.params for o in p.opts}
+        if {f"--{option}" for option in PREPROCESSING} <= {o for p in found.params for o in p.opts}
     }
     assert having == READING
 

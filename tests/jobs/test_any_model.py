@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitlab.jobs.any_model import title_of
+from vitlab.weights.resolve import title_of
 
 
 @pytest.mark.parametrize(

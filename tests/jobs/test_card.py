@@ -15,18 +15,16 @@ from vitlab.errors import ConfigError, FileError, VitlabError
 from vitlab.evaluation.metrics import wilson
 from vitlab.images.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from vitlab.jobs.card import (
-    FREE,
     Card,
     licence_in,
     markdown,
     read_card,
     sections,
-    variant_name,
     write_markdown,
 )
 from vitlab.jobs.plan import Plan, resume_command, write_plan
 from vitlab.jobs.start import Start
-from vitlab.models.variants import variant
+from vitlab.models.variants import FREE, variant, variant_name
 from vitlab.report.card.content import in_words, shortened
 from vitlab.training.config import TrainConfig
 from vitlab.training.recipes.from_scratch import pretraining

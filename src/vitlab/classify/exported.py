@@ -12,7 +12,7 @@ from vitlab.classify.engines.runtimes import Aoti, OnnxRuntime, OpenedOnce, Open
 from vitlab.classify.engines.session import SessionEngine, Source
 from vitlab.errors import WeightsError
 from vitlab.images.preprocessing import Preprocessing
-from vitlab.io.download import file_digest
+from vitlab.io.files import file_digest
 from vitlab.weights.bundle import (
     CHECKED,
     ONNX,

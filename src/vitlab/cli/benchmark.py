@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import Download, DrawSeed, Json, Split, parse_numbers, parse_words
+from vitlab.cli.options import (
+    Download,
+    DrawSeed,
+    Json,
+    Preparation,
+    Split,
+    parse_numbers,
+    parse_words,
+    states_preprocessing,
+)
 from vitlab.cli.output import print_json, print_line, print_table
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.cli.progress import job_progress
 
 if TYPE_CHECKING:

@@ -5,9 +5,16 @@ from typing import Annotated
 
 import typer
 
-from vitlab.cli.options import Changes, Force, ImageSize, Json, loading
+from vitlab.cli.options import (
+    Changes,
+    Force,
+    ImageSize,
+    Json,
+    Preparation,
+    loading,
+    states_preprocessing,
+)
 from vitlab.cli.output import print_json, print_line
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.errors import WeightsError
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import ContactSheet, Json, complete_dataset
+from vitlab.cli.completion import complete_dataset
+from vitlab.cli.options import ContactSheet, Json
 from vitlab.cli.output import (
     human,
     print_json,

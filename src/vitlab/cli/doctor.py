@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from vitlab.cli.options import Download, Json, complete_data
+from vitlab.cli.completion import complete_data
+from vitlab.cli.options import Download, Json
 from vitlab.cli.output import print_json, print_line, print_pairs
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vitlab.cli.completion import complete_data
 from vitlab.cli.options import (
     ClassLabels,
     Download,
@@ -16,11 +17,12 @@ from vitlab.cli.options import (
     Language,
     MergeTokens,
     ModelOrExport,
+    Preparation,
     Size,
     Workers,
-    complete_data,
     loading,
     size_text,
+    states_preprocessing,
 )
 from vitlab.cli.output import (
     print_json,
@@ -29,7 +31,6 @@ from vitlab.cli.output import (
     print_pairs,
     print_table,
 )
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.cli.progress import image_progress
 from vitlab.io.files import check_parent
 from vitlab.machine.world import rank_and_size

@@ -15,11 +15,12 @@ from vitlab.cli.options import (
     Json,
     Model,
     Patch,
+    Preparation,
     loading,
     split_names,
+    states_preprocessing,
 )
 from vitlab.cli.output import print_json, print_left_out, print_line, print_table, print_text
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.cli.progress import job_progress
 from vitlab.explain.limits import SHOWN, STEPS, TESTED
 

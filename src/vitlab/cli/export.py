@@ -14,11 +14,12 @@ from vitlab.cli.options import (
     Json,
     MergeTokens,
     Model,
+    Preparation,
     Split,
     loading,
+    states_preprocessing,
 )
 from vitlab.cli.output import human, print_json, print_line, print_pairs, print_table
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.config import to_dict
 from vitlab.errors import ConfigError, Disagrees
 

@@ -13,10 +13,11 @@ from vitlab.cli.options import (
     Json,
     Layer,
     Model,
+    Preparation,
     Workers,
+    states_preprocessing,
 )
 from vitlab.cli.output import human, print_json, print_left_out, print_pairs
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.cli.progress import job_progress
 
 if TYPE_CHECKING:

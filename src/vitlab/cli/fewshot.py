@@ -13,11 +13,12 @@ from vitlab.cli.options import (
     Json,
     Layer,
     Model,
+    Preparation,
     Workers,
     split_names,
+    states_preprocessing,
 )
 from vitlab.cli.output import print_json, print_left_out, print_line, print_table
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.cli.progress import job_progress
 
 if TYPE_CHECKING:

@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import Download, DrawSeed, Json, Model, split_names
+from vitlab.cli.options import (
+    Download,
+    DrawSeed,
+    Json,
+    Model,
+    Preparation,
+    split_names,
+    states_preprocessing,
+)
 from vitlab.cli.output import print_json, print_left_out, print_line, print_pairs
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.cli.progress import job_progress
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from vitlab.cli.completion import complete_model
 from vitlab.cli.options import (
     Balance,
     BatchSize,
@@ -16,6 +17,7 @@ from vitlab.cli.options import (
     Licence,
     Minutes,
     Out,
+    Preparation,
     Resume,
     Sam,
     Seed,
@@ -23,10 +25,9 @@ from vitlab.cli.options import (
     Steps,
     TrainingData,
     TrainingWorkers,
-    complete_model,
     recipe_changes,
+    states_preprocessing,
 )
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.cli.train import show_run
 
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitlab.cli.options import Changes, Json, loading
+from vitlab.cli.options import Changes, Json, Preparation, loading, states_preprocessing
 from vitlab.cli.output import EscapingConsole, print_json, print_line, print_text, visible_cell
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import (
-    Changes,
-    ImageSize,
-    Json,
-    Pattern,
-    complete_architecture,
-    loading,
-    parse_changes,
-)
+from vitlab.cli.completion import complete_architecture
+from vitlab.cli.options import Changes, ImageSize, Json, Pattern, loading, parse_changes
 from vitlab.cli.output import human, print_json, print_line, print_table, print_text
 from vitlab.config import override
 from vitlab.errors import UnknownName

@@ -1,18 +1,19 @@
-"""Options and arguments that commands share, each declared once; parsers and completion of values.
+"""Options and arguments that commands share, each declared once, and the parsers of their values.
 
 Commands use them as annotations: `json: Json = False`. An option that only one command has is
 declared in the file of that command.
 """
 
-import glob
-import os
-from collections.abc import Iterable, Mapping
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from vitlab.cli.completion import complete_data, complete_model
 from vitlab.config import parse
 from vitlab.errors import ConfigError
 
@@ -129,67 +130,6 @@ def _budget(budgets: Mapping[str, float | None]) -> dict[str, Any]:
     for name, value in given.items():
         return {"budget": float(value), "budget_in": name}
     return {}
-
-
-# Completion in a shell, besides files and folders.
-
-
-def complete_model(incomplete: str) -> list[str]:
-    """Names of bundled models and of weights, and paths."""
-    from vitlab.weights.resolve import bundled_names, checkpoints
-
-    return _matching(incomplete, (*bundled_names(), *checkpoints()))
-
-
-def complete_architecture(incomplete: str) -> list[str]:
-    """Names of models, with and without weights, and paths."""
-    from vitlab.models.variants import variants
-
-    return [*_starting(incomplete, variants()), *complete_model(incomplete)]
-
-
-def complete_weights(incomplete: str) -> list[str]:
-    """Names of published weights."""
-    from vitlab.weights.resolve import checkpoints
-
-    return _starting(incomplete, checkpoints())
-
-
-def complete_data(incomplete: str) -> list[str]:
-    """Names of datasets, and paths."""
-    return _matching(incomplete, _datasets())
-
-
-def complete_dataset(incomplete: str) -> list[str]:
-    """Names of datasets."""
-    return _starting(incomplete, _datasets())
-
-
-def complete_recipe(incomplete: str) -> list[str]:
-    """Names of recipes."""
-    from vitlab.registry import RECIPES
-
-    return _starting(incomplete, RECIPES)
-
-
-def _datasets() -> Iterable[str]:
-    from vitlab.registry import DATASETS
-
-    return DATASETS
-
-
-def _matching(incomplete: str, names: Iterable[str]) -> list[str]:
-    return [*_starting(incomplete, names), *_paths(incomplete)]
-
-
-def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
-    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
-
-
-def _paths(incomplete: str) -> list[str]:
-    """Files and folders that begin so; a folder ends in a separator."""
-    found = sorted(glob.glob(f"{glob.escape(incomplete)}*"))
-    return [f"{path}{os.sep}" if os.path.isdir(path) else path for path in found]
 
 
 # All commands.
@@ -358,3 +298,77 @@ Licence = Annotated[
     typer.Option(metavar="NAME", help="Licence of the trained weights, such as CC-BY-4.0."),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
+
+# The preprocessing of weights, for every command that reads them: the decorator
+# `states_preprocessing` puts these options in the place of its parameter `preprocessing`.
+
+Preparation = dict[str, Any] | None
+"""Options that were given, as `vitlab.load_weights` takes them; None: none was given."""
+
+
+def parse_channels(text: str | tuple[float, ...]) -> tuple[float, ...]:
+    """The numbers in `0.5` or `0.485,0.456,0.406`; a tuple is parsed already."""
+    if isinstance(text, tuple):
+        return text
+    try:
+        numbers = tuple(map(float, parse_words(text)))
+    except ValueError:
+        numbers = ()
+    if not numbers:
+        raise typer.BadParameter(
+            f"{text!r} is neither a number nor one for each channel, such as 0.485,0.456,0.406"
+        )
+    return numbers
+
+
+def _option(annotation: Any, metavar: str, help: str, **settings: Any) -> Any:
+    option = typer.Option(metavar=metavar, help=help, rich_help_panel="Preprocessing", **settings)
+    return Annotated[annotation, option]
+
+
+PREPROCESSING: dict[str, Any] = {
+    "preprocessing": _option(
+        str | None,
+        "imagenet|half|FILE",
+        "How images are prepared, where the weights do not say it, or instead: a usual way, or a "
+        "JSON file of timm, transformers or a bundle.",
+    ),
+    "mean": _option(Any, "X[,X,X]", "Mean of each channel, from 0 to 1.", parser=parse_channels),
+    "std": _option(Any, "X[,X,X]", "Standard deviation of each channel.", parser=parse_channels),
+    "interpolation": _option(
+        str | None, "nearest|bilinear|bicubic|lanczos", "How images are resized."
+    ),
+    "crop": _option(
+        float | None, "SHARE", "Part of the resized side that is kept: 0.875 is 224 of 256."
+    ),
+}
+
+
+def states_preprocessing(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command PREPROCESSING instead of its parameter `preprocessing`."""
+
+    @functools.wraps(command)
+    def with_options(**given: Any) -> None:
+        stated = {name: given.pop(name) for name in PREPROCESSING}
+        found = {
+            "base" if name == "preprocessing" else name: value
+            for name, value in stated.items()
+            if value is not None
+        }
+        command(**given, preprocessing=found or None)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    added = [
+        inspect.Parameter(name, kind, default=None, annotation=option)
+        for name, option in PREPROCESSING.items()
+    ]
+    kept = [
+        parameter.replace(kind=kind)
+        for parameter in inspect.signature(command).parameters.values()
+        if parameter.name != "preprocessing"
+    ]
+    place = next((i for i, parameter in enumerate(kept) if parameter.name == "json"), len(kept))
+    ordered = [*kept[:place], *added, *kept[place:]]
+    with_options.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {p.name: p.annotation for p in ordered} | {"return": None}
+    return with_options

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vitlab.cli.completion import complete_model
 from vitlab.cli.options import (
     Changes,
     ClassLabels,
@@ -19,11 +20,11 @@ from vitlab.cli.options import (
     Merge,
     MergeTokens,
     Part,
-    complete_model,
+    Preparation,
     loading,
+    states_preprocessing,
 )
 from vitlab.cli.output import print_bars, print_json, print_line, print_table, print_text
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.cli.progress import image_progress
 from vitlab.config import to_dict
 from vitlab.task import THRESHOLD

@@ -9,9 +9,15 @@ from typing import Annotated
 
 import typer
 
-from vitlab.cli.options import ClassLabels, Engine, ModelOrExport, loading
+from vitlab.cli.options import (
+    ClassLabels,
+    Engine,
+    ModelOrExport,
+    Preparation,
+    loading,
+    states_preprocessing,
+)
 from vitlab.cli.output import EscapingFormatter, print_line
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.errors import MissingExtra
 
 NEEDED = ("starlette", "uvicorn", "prometheus_client")

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from vitlab.cli.options import ContactSheet, ImageSize, Json
+from vitlab.cli.options import ContactSheet, ImageSize, Json, Preparation, states_preprocessing
 from vitlab.cli.output import print_json, print_line, print_table
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 from vitlab.cli.progress import job_progress
 from vitlab.config import to_dict
 

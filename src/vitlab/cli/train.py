@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from vitlab.cli.completion import complete_recipe
 from vitlab.cli.options import (
     Balance,
     BatchSize,
@@ -27,7 +28,6 @@ from vitlab.cli.options import (
     Steps,
     TrainingData,
     TrainingWorkers,
-    complete_recipe,
     recipe_changes,
 )
 from vitlab.cli.output import print_json, print_line

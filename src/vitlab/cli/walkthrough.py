@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from vitlab.cli.options import Json, Language, Patch
+from vitlab.cli.options import Json, Language, Patch, Preparation, states_preprocessing
 from vitlab.cli.output import print_json, print_pairs
-from vitlab.cli.preprocessing import Preparation, states_preprocessing
 
 
 @states_preprocessing

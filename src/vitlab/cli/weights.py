@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vitlab.cli.completion import complete_weights
 from vitlab.cli.models import matching
-from vitlab.cli.options import Json, Pattern, complete_weights
+from vitlab.cli.options import Json, Pattern
 from vitlab.cli.output import human, print_json, print_line, print_table, print_text
 from vitlab.cli.progress import download_progress
 from vitlab.errors import WeightsError

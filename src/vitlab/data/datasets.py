@@ -21,8 +21,8 @@ from vitlab.data.images import (
 from vitlab.data.shards.store import is_address
 from vitlab.data.split import distinct_per_class, survey_files
 from vitlab.errors import DataError, UnknownName
-from vitlab.io.download import SILENT, Progress, check_file
-from vitlab.io.files import homes
+from vitlab.io.download import SILENT, Progress
+from vitlab.io.files import check_file, homes
 from vitlab.models.variants import built_in
 from vitlab.registry import DATASETS
 from vitlab.task import Task

@@ -40,7 +40,7 @@ from vitlab.images.open import (
 )
 from vitlab.images.preprocessing import ORIENTATION, read_bands
 from vitlab.images.statistics import own_white, shown, spread
-from vitlab.io.download import file_digest
+from vitlab.io.files import file_digest
 
 # Grey thumbnails for comparison; files and arrays that are equal in every bit.
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, overload
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.order import Shards
@@ -345,3 +346,35 @@ def class_counts(labels: Labels, classes: int = 0) -> Int[Tensor, " classes"]:
     if task_of(labels) == "multi-label":
         return labels.sum(dim=0)
     return torch.bincount(labels, minlength=classes)
+
+
+# Images as fixed records of label bytes and pixel bytes, channel after channel: CIFAR's layout.
+
+
+def read_records(
+    parts: Sequence[tuple[str, NDArray[np.uint8]]],
+    *,
+    shape: tuple[int, int, int],
+    classes: int,
+    label_bytes: int = 1,
+) -> ArraySet:
+    """Images from several files' bytes; the last label byte is used."""
+    record = label_bytes + shape[0] * shape[1] * shape[2]
+    for name, part in parts:
+        if not part.size or part.size % record:
+            raise DataError(
+                f"{name} has {part.size} bytes, no whole number of {record}-byte records"
+            )
+    rows = [part.reshape(-1, record) for _, part in parts]
+    total = sum(map(len, rows))
+    images = torch.empty((total, *shape), dtype=torch.uint8)
+    labels = torch.empty(total, dtype=torch.int64)
+    start = 0
+    for (name, _), part in zip(parts, rows, strict=True):
+        end = start + len(part)
+        images[start:end].numpy()[:] = part[:, label_bytes:].reshape(-1, *shape)
+        labels[start:end].numpy()[:] = part[:, label_bytes - 1]
+        if int(part[:, label_bytes - 1].max()) >= classes:
+            raise DataError(f"{name} has a label beyond the {classes} classes")
+        start = end
+    return ArraySet(images=images, labels=labels)

@@ -38,6 +38,7 @@ def list_images(
     Classes are known for datasets and folders of folders. `split` is a dataset's; None: all.
     """
     from vitlab.data.shards.layout import index_at
+    from vitlab.data.shards.store import SUFFIXES as SHARDS
 
     if split is not None and split not in get_args(Split):
         raise UnknownName("split", split, get_args(Split))
@@ -45,7 +46,8 @@ def list_images(
     files: list[tuple[str, str]] = []
     names, divided = [os.fspath(spec) for spec in specs], False
     for spec in names:
-        index = None if spec in DATASETS else index_at(spec)
+        alone = spec in DATASETS or (os.path.isfile(spec) and not spec.endswith(SHARDS))
+        index = None if alone else index_at(spec)
         if index is None and spec not in DATASETS:
             files += _files(spec)
             continue

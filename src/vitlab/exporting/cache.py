@@ -17,8 +17,7 @@ from pathlib import Path
 
 from vitlab import __version__
 from vitlab.errors import VitlabError
-from vitlab.io.download import file_digest
-from vitlab.io.files import homes, locked, writable_home, write_files
+from vitlab.io.files import file_digest, homes, locked, writable_home, write_files
 from vitlab.machine.device import may_have_accelerator, onnx_wanted
 from vitlab.weights.reading import SUFFIXES
 

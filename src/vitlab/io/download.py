@@ -1,6 +1,5 @@
 """Download one file over HTTP: resumable, verified, and in place only when complete."""
 
-import hashlib
 import http.client
 import time
 import urllib.error
@@ -11,39 +10,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, Protocol, runtime_checkable
 
 from vitlab.errors import DataError
-from vitlab.io.files import sync
-
-# Verification of a file: its size, and a digest written `md5:…` or `sha256:…`.
+from vitlab.io.files import check_file, sync
 
 BLOCK = 1 << 20
 """Bytes read at once."""
-
-
-def check_file(path: Path, *, size: int | None, checksum: str | None) -> None:
-    """Raise unless the file has this size and checksum, where they are known.
-
-    A digest of which only the first digits are published is compared on those.
-    """
-    found = path.stat().st_size
-    if size is not None and found != size:
-        raise DataError(f"{path.name} has {found} bytes instead of {size}")
-    if checksum is None:
-        return
-    kind, _, expected = checksum.partition(":")
-    digest = file_digest(path, kind)
-    if not (expected and digest.startswith(expected)):
-        raise DataError(f"{path.name} has {kind} {digest} instead of {expected}")
-
-
-def file_digest(path: Path, kind: str) -> str:
-    """Hexadecimal digest of a file's content."""
-    digest = hashlib.new(kind, usedforsecurity=False)
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 TIMEOUT = 20.0
 """Seconds without data after which a server counts as unreachable."""
 ATTEMPTS = 5

@@ -1,5 +1,6 @@
-"""Atomic writes: files are written whole or not at all."""
+"""Files: written whole or not at all, locked between processes, checked by size and digest."""
 
+import hashlib
 import json
 import os
 import re
@@ -208,3 +209,29 @@ def writable_home(kind: str) -> Path:
     raise DataError(
         f"no folder for {kind} can be written: {tried}; set {variable(kind)} to one that can"
     )
+
+
+# Verification of a file: its size, and a digest written `md5:…` or `sha256:…`.
+
+
+def check_file(path: Path, *, size: int | None, checksum: str | None) -> None:
+    """Raise unless the file has this size and checksum, where they are known.
+
+    A digest of which only the first digits are published is compared on those.
+    """
+    found = path.stat().st_size
+    if size is not None and found != size:
+        raise DataError(f"{path.name} has {found} bytes instead of {size}")
+    if checksum is None:
+        return
+    kind, _, expected = checksum.partition(":")
+    digest = file_digest(path, kind)
+    if not (expected and digest.startswith(expected)):
+        raise DataError(f"{path.name} has {kind} {digest} instead of {expected}")
+
+
+def file_digest(path: Path, kind: str) -> str:
+    """Hexadecimal digest of a file's content."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False))
+    return digest.hexdigest()

@@ -13,10 +13,8 @@ from vitlab.errors import ConfigError, UnknownName
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.config import pair
 from vitlab.models.variants import create_model, variant, variants
-from vitlab.weights.bundle import WEIGHTS
 from vitlab.weights.preparation import Stated, stating
-from vitlab.weights.reading import SUFFIXES
-from vitlab.weights.resolve import bundled_name, bundled_names, named
+from vitlab.weights.resolve import bundled_name, bundled_names, named, title_of
 from vitlab.weights.source import WeightSource
 
 
@@ -53,13 +51,6 @@ def stated(preprocessing: Stated | None) -> dict[str, Any]:
     return {} if preprocessing is None else {"preprocessing": preprocessing}
 
 
-def title_of(weights: str | os.PathLike[str]) -> str:
-    """Title of weights: their name, or that of their file or run."""
-    word = os.fspath(weights)
-    known = bundled_name(weights) or (word if named(weights) is not None else None)
-    return known or _title(Path(word))
-
-
 def is_name(model: object) -> bool:
     """True for an architecture without weights; an unknown word is an error."""
     return isinstance(model, str) and _is_name(model)
@@ -78,16 +69,6 @@ def _is_name(word: str) -> bool:
         choices = (*bundled_names(), *variants())
         raise UnknownName("model or file", word, choices) from None
     return True
-
-
-def _title(path: Path) -> str:
-    """Name of a file without its ending, of a run, or of the run of a bundle."""
-    path = path.absolute()
-    if path.name == WEIGHTS:  # as in every bundle: its folder says more
-        path = path.parent
-    elif path.suffix in SUFFIXES:
-        return path.stem
-    return path.parent.name if path.name == "bundle" else path.name
 
 
 def _fresh(

@@ -3,17 +3,17 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitlab.classify.classifier import Classifier, load
 from vitlab.config import parse_json
 from vitlab.errors import ConfigError, WeightsError
-from vitlab.io.download import file_digest
+from vitlab.io.files import file_digest
 from vitlab.jobs.plan import read_plan, resume_command
 from vitlab.models.cost import cost
-from vitlab.models.variants import ModelConfig, variant, variants
+from vitlab.models.variants import variant_name
 from vitlab.report.card.content import Card, Kind, StoredFile
 from vitlab.report.card.content import Measured as Measured
 from vitlab.report.card.content import Section as Section
@@ -37,11 +37,6 @@ from vitlab.weights.reading import read_json, reading
 from vitlab.weights.resolve import Checkpoint, bundled_folder, named
 from vitlab.weights.source import stored_preprocessing
 
-FREE = {
-    *("classes", "image_size", "channels", "dropout", "attention_dropout", "drop_path"),
-    *("norm_eps", "gelu", "position_resize", "dynamic_size"),
-}
-"""Fields in which a model may differ from the variant whose name it has."""
 EXPORTED = {".onnx": read_metadata, ".pt2": read_package}
 """Readers of the metadata of exported files, by ending."""
 BESIDE = ("config.json", "preprocessor_config.json")
@@ -165,21 +160,8 @@ def _check_finished(path: Path, folder: Path) -> None:
         raise ConfigError(f"{path}: the run has not ended; continue it: {resume_command(path)}")
 
 
-def variant_name(config: ModelConfig) -> str | None:
-    """Name of the variant with this shape, for any input size and number of classes."""
-    return next((name for name in variants() if _same_shape(config, variant(name))), None)
-
-
 def _relative(name: Any) -> str | None:
     return f"variant of {name}" if name else None
-
-
-def _same_shape(config: ModelConfig, other: ModelConfig) -> bool:
-    return type(config) is type(other) and all(
-        getattr(config, field.name) == getattr(other, field.name)
-        for field in fields(config)
-        if field.name not in FREE
-    )
 
 
 def licence_in(card: Path) -> str | None:

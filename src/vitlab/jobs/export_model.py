@@ -14,7 +14,7 @@ from vitlab.config import to_dict
 from vitlab.errors import ConfigError, WeightsError
 from vitlab.exporting.program import at_size
 from vitlab.images.preprocessing import Preprocessing
-from vitlab.io.download import file_digest
+from vitlab.io.files import file_digest
 from vitlab.jobs.any_model import is_name, open_any
 from vitlab.machine.device import check_weights
 from vitlab.models.config import Size, pair

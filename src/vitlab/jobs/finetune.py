@@ -14,10 +14,15 @@ from vitlab.data.datasets import absolute as absolute_data
 from vitlab.data.images import ImageSet, count_images
 from vitlab.errors import ConfigError
 from vitlab.images.preprocessing import Preprocessing
-from vitlab.jobs.any_model import title_of
-from vitlab.jobs.card import variant_name
-from vitlab.jobs.plan import Plan, check_new, continues, current_commit, read_run, working_in
-from vitlab.jobs.repeat import exact_command
+from vitlab.jobs.plan import (
+    Plan,
+    check_new,
+    continues,
+    current_commit,
+    exact_command,
+    read_run,
+    working_in,
+)
 from vitlab.jobs.run_result import RunResult
 from vitlab.jobs.start import Start, Started, absolute, open_teacher, open_weights_for
 from vitlab.jobs.together import share_config, survey_once
@@ -26,12 +31,14 @@ from vitlab.jobs.training_run import TrainingRun, Watcher
 from vitlab.machine.device import best_device
 from vitlab.machine.world import World, open_world
 from vitlab.models.config import Size, pair
+from vitlab.models.variants import variant_name
 from vitlab.models.vit import VisionTransformer
 from vitlab.training.config import TrainConfig
 from vitlab.training.find_lr import check_range_test
 from vitlab.training.recipes import finetune as recipes
 from vitlab.weights.fetch import fetch_named
 from vitlab.weights.preparation import Stated, as_options
+from vitlab.weights.resolve import title_of
 
 RECIPE = "finetune"
 

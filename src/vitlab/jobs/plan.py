@@ -1,22 +1,24 @@
-"""The plan of a training run, and its folder.
+"""The plan of a training run, its folder, and the command that repeats it.
 
 `config.json` in the folder of a run is its plan, `survey.json` the survey of its image files;
 resuming reads both and decides nothing anew. The process that works in the folder holds `.lock`.
 """
 
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitlab import __version__
-from vitlab.config import from_dict, parse_json, to_dict
+from vitlab.config import flat, from_dict, parse_json, to_dict
+from vitlab.data.datasets import Data, absolute
 from vitlab.data.images import Survey
 from vitlab.errors import ConfigError
 from vitlab.io.files import locked, write_json
@@ -25,6 +27,7 @@ from vitlab.machine.world import ALONE, World, launched
 from vitlab.models.config import ViTConfig
 from vitlab.models.variants import ModelConfig, configure
 from vitlab.training.config import TrainConfig
+from vitlab.training.recipes.from_scratch import pretraining
 
 LOCK, SURVEY = ".lock", "survey.json"
 LEFTOVER = re.compile(
@@ -206,3 +209,70 @@ def _git(folder: Path, *words: str) -> str | None:
         ["git", *words], cwd=folder, capture_output=True, text=True, timeout=5, check=False
     )
     return found.stdout.strip() if found.returncode == 0 else None
+
+
+# The command line that repeats a run.
+
+OPTIONS = frozenset({"batch_size", "seed", "balance", "workers"})
+"""Settings with a command-line option of their own."""
+
+
+def exact_command(words: Sequence[str], changes: Mapping[str, Any]) -> str:
+    """Command line that repeats a run: `vitlab`, these words, and the changes as options."""
+    return shlex.join(["vitlab", *words, *_as_options(changes)])
+
+
+def request_for(
+    recipe: str | TrainConfig,
+    data: Data | None,
+    folder: Path,
+    changes: Mapping[str, Any],
+    find_lr: bool,
+) -> str:
+    """Command that begins a run, from its arguments; empty for images in memory."""
+    if not isinstance(data, str | os.PathLike) or not os.fspath(data):
+        return ""
+    own = {} if isinstance(recipe, str) else dict(flat(to_dict(recipe)))
+    words = ["train", recipe if isinstance(recipe, str) else "settings", "--data", absolute(data)]
+    options = ["--out", str(folder), *(["--find-lr"] if find_lr else [])]
+    return exact_command([*words, *options], {**own, **changes})
+
+
+def _as_options(changes: Mapping[str, Any]) -> Iterator[str]:
+    rest = dict(changes)
+    if {"budget", "budget_in"} <= rest.keys():
+        yield f"--{rest.pop('budget_in')}"
+        yield f"{float(rest.pop('budget')):.12g}"
+    for key, value in rest.items():
+        if key in OPTIONS:
+            yield f"--{key.replace('_', '-')}"
+            yield str(value)
+            continue
+        yield "--set"
+        yield f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def pretraining_changes(config: TrainConfig, objective: str) -> dict[str, Any]:
+    """Changes that turn an objective's recipe into this config.
+
+    The shape in the recipe is for its own model alone.
+    """
+    base = pretraining(objective)
+    if config.model == base.model and base.changes.items() <= config.changes.items():
+        return changes_from(config, base)
+    base = pretraining(objective, model=config.model)
+    return {"model": config.model, **changes_from(config, base)}
+
+
+def changes_from(config: TrainConfig, base: TrainConfig) -> dict[str, Any]:
+    """Changes that turn one config into another."""
+    usual = dict(flat(to_dict(base)))
+    found = {
+        key: value
+        for key, value in flat(to_dict(config))
+        if key not in usual or usual[key] != value
+    }
+    return {
+        f"model.{key.removeprefix('changes.')}" if key.startswith("changes.") else key: value
+        for key, value in found.items()
+    }

@@ -119,10 +119,12 @@ class ImageInputs:
             return _piped(self.stdin())
         if name.startswith(LIST):
             return _listed(name.removeprefix(LIST))
+        kind = pointed_at(name)
+        if kind == "file" and not name.endswith(SHARDS):
+            return [name]
         index = index_at(name)
         if index is not None:
             return map(index.image, range(len(index)))
-        kind = pointed_at(name)
         if kind == "folder":
             return _some(
                 walk_images(name), f"{name} holds no image files; valid endings: {ENDINGS}"
@@ -133,8 +135,9 @@ class ImageInputs:
 
 
 def _check(name: str) -> None:
-    shards = is_address(name) or name.partition("#")[0].endswith(SHARDS)
-    if name != STDIN and not name.startswith(LIST) and pointed_at(name) == "nothing" and not shards:
+    if name == STDIN or name.startswith(LIST) or pointed_at(name) != "nothing":
+        return
+    if not (is_address(name) or name.partition("#")[0].endswith(SHARDS)):
         raise InputError(f"{name}: no such file or folder")
 
 

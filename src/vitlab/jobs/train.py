@@ -26,18 +26,21 @@ from vitlab.jobs.plan import (
     LOCK,
     SURVEY,
     Plan,
+    changes_from,
     check_new,
     continues,
     current_commit,
+    exact_command,
     model_config,
     plan_path,
+    pretraining_changes,
     read_run,
+    request_for,
     working_in,
     write_plan,
     write_survey,
 )
 from vitlab.jobs.pretrain_result import finish_pretraining
-from vitlab.jobs.repeat import changes_from, exact_command, pretraining_changes, request_for
 from vitlab.jobs.run_result import (
     RunResult,
     choose_weights,
@@ -208,7 +211,8 @@ def carry_out(run: TrainingRun) -> RunResult:
             for sentence in filter(None, (stopped_early(run), helped(run))):
                 run.watcher.note(sentence)
         run.gather_model()
-        merge_lora(run.model)
+        if run.plan.train.learns == "lora":
+            merge_lora(run.model)
         run.learning.settle(run.model)
         return finish(run) if run.plan.train.objective is None else finish_pretraining(run)
     except NotFinite as error:

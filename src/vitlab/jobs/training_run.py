@@ -39,6 +39,7 @@ from vitlab.machine.world import ALONE, World, whole
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.cost import weight_bytes
 from vitlab.models.variants import ModelConfig, create_model
+from vitlab.nn.init import NoInitialisation
 from vitlab.report.plots import check_matplotlib
 from vitlab.training.batch_size import advice, check_memory, fitting_batch_size
 from vitlab.training.checkpoint import has_checkpoint
@@ -54,7 +55,6 @@ from vitlab.training.progressive_resize import check_small_sizes
 from vitlab.training.state import TrainState, check_compiler, new_state
 from vitlab.training.trainable import prepare_learning
 from vitlab.training.whiten import check_whitening, start_white
-from vitlab.weights.formats.native import NoInitialisation
 
 EVALUATION_BATCH = 250
 """Maximum number of images evaluated at once."""

@@ -5,7 +5,7 @@ A name such as `vit_b16_384_gap` is parsed; torch is imported only to build a mo
 
 import logging
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from vitlab.config import from_dict, to_dict
@@ -267,3 +267,23 @@ def create_model(config: str | ModelConfig, **changes: Any) -> "nn.Module":
     config = configure(config, **changes)
     model: nn.Module = resolve_entry(MODELS[type(config)])(config)
     return model
+
+
+FREE = {
+    *("classes", "image_size", "channels", "dropout", "attention_dropout", "drop_path"),
+    *("norm_eps", "gelu", "position_resize", "dynamic_size"),
+}
+"""Fields in which a model may differ from the variant whose name it has."""
+
+
+def variant_name(config: ModelConfig) -> str | None:
+    """Name of the variant with this shape, for any input size and number of classes."""
+    return next((name for name in variants() if _same_shape(config, variant(name))), None)
+
+
+def _same_shape(config: ModelConfig, other: ModelConfig) -> bool:
+    return type(config) is type(other) and all(
+        getattr(config, field.name) == getattr(other, field.name)
+        for field in fields(config)
+        if field.name not in FREE
+    )

@@ -13,9 +13,11 @@
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 POSITION_STD = 0.02
 # Truncation at two deviations reduces the deviation of a normal by this factor.
@@ -59,3 +61,17 @@ def init_zero(layer: nn.Module) -> None:
 def position_table(*shape: int, std: float | None = None) -> nn.Parameter:
     """Initialised table of learned position embeddings; `std` is 0.02 unless given."""
     return nn.Parameter(torch.empty(shape).normal_(std=POSITION_STD if std is None else std))
+
+
+class NoInitialisation(TorchFunctionMode):
+    """Skip initialisation of tensors without memory: torch would first import its compiler."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        subject = args[0] if args else (kwargs or {}).get("tensor")
+        in_place = name.endswith("_") and not name.endswith(("__", "requires_grad_"))
+        if in_place and isinstance(subject, Tensor) and subject.is_meta:
+            return subject
+        return func(*args, **(kwargs or {}))

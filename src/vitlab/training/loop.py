@@ -27,8 +27,7 @@ from vitlab.training.checkpoint import (
     save_checkpoint,
 )
 from vitlab.training.config import TrainConfig
-from vitlab.training.log import Log, MetricLog, NoLog, Watch
-from vitlab.training.loggers import LoggedRun, Loggers
+from vitlab.training.loggers import Log, LoggedRun, Loggers, MetricLog, NoLog, Watch
 from vitlab.training.loss import ACCURACY, Evaluate, Goal
 from vitlab.training.optim import factor, low_from
 from vitlab.training.progressive_resize import shrink, size_at

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from vitlab.config import from_dict, parse_json, to_dict
 from vitlab.errors import DataError, VitlabError, WeightsError
 from vitlab.images.preprocessing import Preprocessing
-from vitlab.io.download import check_file, file_digest
-from vitlab.io.files import replacing, write_json
+from vitlab.io.files import check_file, file_digest, replacing, write_json
 from vitlab.models.config import ViTConfig
 from vitlab.models.variants import ModelConfig, ResNetConfig, TutorialCNNConfig, create_model
 from vitlab.registry import OBJECTIVES

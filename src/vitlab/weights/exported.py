@@ -11,8 +11,7 @@ from typing import Any, BinaryIO, Literal
 
 from vitlab.config import from_dict, parse_json, to_dict
 from vitlab.errors import DataError, VitlabError, WeightsError
-from vitlab.io.download import file_digest
-from vitlab.io.files import homes, writable_home
+from vitlab.io.files import file_digest, homes, writable_home
 from vitlab.weights.bundle import checked_content
 from vitlab.weights.reading import reading
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import DataError, WeightsError
-from vitlab.io.download import SILENT, Progress, download, file_digest
-from vitlab.io.files import homes, locked, sync, writable_home, write_json
+from vitlab.io.download import SILENT, Progress, download
+from vitlab.io.files import file_digest, homes, locked, sync, writable_home, write_json
 from vitlab.weights.reading import read_json
 from vitlab.weights.resolve import Checkpoint, named
 

@@ -31,7 +31,7 @@ from vitlab.io.download import LARGEST, RemoteFile
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.variants import built_in, variant
 from vitlab.registry import DATASETS, resolve_entry
-from vitlab.weights.bundle import CONFIG, find_bundle
+from vitlab.weights.bundle import CONFIG, WEIGHTS, find_bundle
 from vitlab.weights.reading import SUFFIXES
 from vitlab.weights.sidecar import Beside
 
@@ -279,3 +279,20 @@ def _unknown(word: str) -> str:
     own = f"{', '.join(inside)} (inside the package), " if inside else ""
     message.append(f"valid: {own}a name of `vitlab weights list`, a run, a bundle or a weight file")
     return "; ".join(message)
+
+
+def title_of(weights: str | os.PathLike[str]) -> str:
+    """Title of weights: their name, or that of their file or run."""
+    word = os.fspath(weights)
+    known = bundled_name(weights) or (word if named(weights) is not None else None)
+    return known or _title(Path(word))
+
+
+def _title(path: Path) -> str:
+    """Name of a file without its ending, of a run, or of the run of a bundle."""
+    path = path.absolute()
+    if path.name == WEIGHTS:  # as in every bundle: its folder says more
+        path = path.parent
+    elif path.suffix in SUFFIXES:
+        return path.stem
+    return path.parent.name if path.name == "bundle" else path.name

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.data.datasets import Dataset, DataSource
-from vitlab.data.images import ArraySet
-from vitlab.data.sources.cifar import read_records
+from vitlab.data.images import ArraySet, read_records
 
 SHAPE = (1, 8, 8)
 TOP = 16

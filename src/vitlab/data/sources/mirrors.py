@@ -14,7 +14,8 @@ from typing import IO
 
 from vitlab.data.datasets import StoredFile
 from vitlab.errors import DataError
-from vitlab.io.download import Progress, check_file
+from vitlab.io.download import Progress
+from vitlab.io.files import check_file
 
 STALLED = 120.0
 """Seconds without new data after which the client is stopped."""

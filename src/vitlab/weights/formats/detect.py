@@ -115,6 +115,8 @@ def layout_named(name: str) -> Layout:
 def recognise(names: Collection[str], format: str | None) -> Layout:
     """Format that these names belong to; a requested one must be among the matches."""
     ours = LAYOUTS["vitlab"].recognise(names)  # its stem has the name of others' convolutions
+    if ours and format is None:
+        return LAYOUTS["vitlab"]
     for pattern, (what, instead) in ({} if ours else REFUSED).items():
         found = next((name for name in names if re.match(pattern, name)), None)
         if found is not None:

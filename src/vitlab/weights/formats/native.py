@@ -4,12 +4,11 @@ from collections.abc import Collection
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.models.vit import VisionTransformer
+from vitlab.nn.init import NoInitialisation
 from vitlab.weights.formats.rules import Dialect, Inferred, Layout, Rule, Shape, StoredShapes, same
 
 REQUIRED = ("width", "depth", "heads", "mlp_width", "patch_size")
@@ -44,20 +43,6 @@ def meta_model(config: ViTConfig) -> VisionTransformer:
     """Model without memory for its tensors."""
     with torch.device("meta"), NoInitialisation():
         return VisionTransformer(config)
-
-
-class NoInitialisation(TorchFunctionMode):
-    """Skip initialisation of tensors without memory: torch would first import its compiler."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        name = getattr(func, "__name__", "")
-        subject = args[0] if args else (kwargs or {}).get("tensor")
-        in_place = name.endswith("_") and not name.endswith(("__", "requires_grad_"))
-        if in_place and isinstance(subject, Tensor) and subject.is_meta:
-            return subject
-        return func(*args, **(kwargs or {}))
 
 
 def check(config: ViTConfig) -> None:
