@@ -108,7 +108,7 @@ def test_a_program_of_torch_merges_too(model: Any, tmp_path: Path) -> None:
 def test_a_file_in_8_bits_merges_too(model: Any, tmp_path: Path) -> None:
     path = tmp_path / "int8.onnx"
     found = vitlab.export(model, output=path, quantize="int8", merge_tokens=R)
-    assert (found.described.facts.merge_tokens, found.deployed.facts.quantize) == (R, "int8")
+    assert (found.described.facts.merge_tokens, found.described.facts.quantize) == (R, "int8")
     assert open_classifier(path, merge_tokens=R).engine == "onnxruntime"
 
 

@@ -142,34 +142,14 @@ class TrainingRun:
             started = open_start(plan.start, plan.model, source, device, weights=not resumed)
         model = _first_model(plan, started).to(device)
         preprocessing = _preprocessing(plan, model, source)
-        if config.objective is not None:
-            model = with_objective(model, config, preprocessing).to(device)
-        check_small_sizes(model, config)
-        if config.whiten:
-            check_whitening(model, config, None if plan.start is None else plan.start.weights)
-        if config.whiten and not resumed:
-            start_white(model, train, config, preprocessing)
-        prepare_learning(model, config)
+        model = _prepared(model, plan, None if resumed else train, preprocessing, device)
         if "batch_size" in auto:
             config = (plan := _with_fitting_batches(plan, model, watcher)).train
         else:
             # Processes on one machine share its memory.
             check_memory(model, config, -(-config.batch_size // world.size) * world.local_size)
         state = new_state(model, config, world)
-        loader: Loader = open_loader(
-            train,
-            batch_size=config.batch_size,
-            seed=config.seed,
-            augment=config.augment,
-            preprocessing=preprocessing,
-            classes=len(source.labels),
-            device=device,
-            workers=config.workers,
-            max_broken=config.max_broken,
-            weights=learning.weights,
-            window=config.shard_window,
-            rows=rows_of(config, world),
-        )
+        loader = _open_loader(plan, train, preprocessing, learning, source, device, world)
         return cls(
             plan=plan,
             files=files,
@@ -387,6 +367,52 @@ def _first_model(plan: Plan, started: Started | None) -> nn.Module:
     with torch.device("meta"), NoInitialisation():
         check_weights("the model of this run", weight_bytes(create_model(config)))
     return create_model(config)
+
+
+def _prepared(
+    model: nn.Module,
+    plan: Plan,
+    train: ImageSet | None,
+    preprocessing: Preprocessing,
+    device: torch.device,
+) -> nn.Module:
+    """The model with its objective and trainable parameters; `train` None: of a resumed run."""
+    config = plan.train
+    if config.objective is not None:
+        model = with_objective(model, config, preprocessing).to(device)
+    check_small_sizes(model, config)
+    if config.whiten:
+        check_whitening(model, config, None if plan.start is None else plan.start.weights)
+    if config.whiten and train is not None:
+        start_white(model, train, config, preprocessing)
+    prepare_learning(model, config)
+    return model
+
+
+def _open_loader(
+    plan: Plan,
+    train: ImageSet,
+    preprocessing: Preprocessing,
+    learning: Learning,
+    source: DataSource,
+    device: torch.device,
+    world: World,
+) -> Loader:
+    config = plan.train
+    return open_loader(
+        train,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        augment=config.augment,
+        preprocessing=preprocessing,
+        classes=len(source.labels),
+        device=device,
+        workers=config.workers,
+        max_broken=config.max_broken,
+        weights=learning.weights,
+        window=config.shard_window,
+        rows=rows_of(config, world),
+    )
 
 
 def _preprocessing(plan: Plan, model: nn.Module, source: DataSource) -> Preprocessing:

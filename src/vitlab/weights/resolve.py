@@ -24,7 +24,6 @@ from vitlab.images.preprocessing import (
     HALF,
     IMAGENET_MEAN,
     IMAGENET_STD,
-    Interpolation,
     Preprocessing,
 )
 from vitlab.io.download import LARGEST, RemoteFile
@@ -38,19 +37,15 @@ from vitlab.weights.sidecar import Beside
 # Published files by name: their content does not distinguish them.
 
 
-def _imagenet(crop: float, interpolation: Interpolation) -> dict[str, Any]:
-    statistics = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
-    return {"crop": crop, "interpolation": interpolation, **statistics}
-
-
+IMAGENET = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
 PREPARATIONS: dict[str, dict[str, Any]] = {
     "google": {"interpolation": "bilinear", "mean": HALF, "std": HALF, "keep_aspect": False},
-    "deit": _imagenet(224 / 256, "bicubic"),
-    "deit3": _imagenet(1.0, "bicubic"),
-    "torchvision": _imagenet(224 / 256, "bilinear"),
-    "torchvision_l16": _imagenet(224 / 242, "bilinear"),
-    "swag": _imagenet(1.0, "bicubic"),
-    "dino": _imagenet(224 / 256, "bicubic"),
+    "deit": {"crop": 224 / 256, "interpolation": "bicubic", **IMAGENET},
+    "deit3": {"crop": 1.0, "interpolation": "bicubic", **IMAGENET},
+    "torchvision": {"crop": 224 / 256, "interpolation": "bilinear", **IMAGENET},
+    "torchvision_l16": {"crop": 224 / 242, "interpolation": "bilinear", **IMAGENET},
+    "swag": {"crop": 1.0, "interpolation": "bicubic", **IMAGENET},
+    "dino": {"crop": 224 / 256, "interpolation": "bicubic", **IMAGENET},
 }
 """Preprocessing of each publisher, except the size. Google resizes without cropping, to [-1, 1]."""
 
