@@ -13,17 +13,19 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 RUN = ROOT / ".ci" / "run"
 STEPS = ["make test", "ruff check .", "ruff format --check .", "mypy", "make test-browser"]
+AGAIN = "python -m pytest --last-failed --last-failed-no-failures=none"
 
 
-def run_with_failing(step: str | None, folder: Path) -> tuple[int, list[str]]:
-    """Exit code, and the steps taken, where one of them exits with 7."""
+def run_with_failing(steps: list[str], folder: Path) -> tuple[int, list[str]]:
+    """Exit code, and the steps taken, where some of them exit with 7."""
     log, bin = folder / "log", folder / ".venv" / "bin"
     bin.mkdir(parents=True)
     (folder / ".ci").mkdir()
     shutil.copy(RUN, folder / ".ci" / "run")
-    for name in ("make", "ruff", "mypy"):
+    for name in ("make", "python", "ruff", "mypy"):
         lines = ["#!/bin/sh", f'words="{name}${{1:+ $*}}"', f'echo "$words" >> "{log}"']
-        (bin / name).write_text("\n".join([*lines, f'[ "$words" != "{step}" ] || exit 7']))
+        lines += [f'[ "$words" != "{step}" ] || exit 7' for step in steps]
+        (bin / name).write_text("\n".join([*lines, "exit 0"]))
         (bin / name).chmod(0o755)
     path = f"{bin}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run([folder / ".ci" / "run"], env=os.environ | {"PATH": path}, check=False)
@@ -31,13 +33,18 @@ def run_with_failing(step: str | None, folder: Path) -> tuple[int, list[str]]:
 
 
 def test_all_steps_are_taken(tmp_path: Path) -> None:
-    assert run_with_failing(None, tmp_path) == (0, STEPS)
+    assert run_with_failing([], tmp_path) == (0, STEPS)
 
 
-@pytest.mark.parametrize("number", range(len(STEPS)))
+@pytest.mark.parametrize("number", range(1, len(STEPS)))
 def test_the_first_failing_step_decides(number: int, tmp_path: Path) -> None:
-    code, taken = run_with_failing(STEPS[number], tmp_path)
+    code, taken = run_with_failing([STEPS[number]], tmp_path)
     assert (code, taken) == (7, STEPS[: number + 1])
+
+
+def test_failed_tests_run_once_more(tmp_path: Path) -> None:
+    assert run_with_failing(["make test"], tmp_path / "a") == (0, [STEPS[0], AGAIN, *STEPS[1:]])
+    assert run_with_failing(["make test", AGAIN], tmp_path / "b") == (7, [STEPS[0], AGAIN])
 
 
 def test_coverage_has_a_floor_and_a_workflow() -> None:

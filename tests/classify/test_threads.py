@@ -146,7 +146,7 @@ def test_engines_use_all_cores() -> None:
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
 def test_an_engine_takes_its_threads_with_it(closed: bool) -> None:
     before = threading.enumerate()
-    engine = engine_of(Adding())
+    engine = engine_of(Adding(seconds=0.02))  # long enough for the second half to need a thread
     engine.predict(np.zeros((4, *SHAPE), np.float32))
     assert threads_beyond(before, least=2) == 2
     if closed:

@@ -12,7 +12,9 @@ import vitlab
 from reference.random_weights import randomise
 
 TOLERANCE = 2e-5
-"""Float32: both sides sum the same products in another order (fused attention, fused layers)."""
+"""Float32: both sides sum the same products in another order (fused attention, fused layers).
+
+It is relative to the largest output where that is above one, as rounding errors are."""
 
 
 def converted(
@@ -46,7 +48,8 @@ def same_logits(
     with torch.no_grad():
         expected, found = theirs(images), ours(images)
     assert expected.std() > 1e-2, "a silent model proves nothing"
-    torch.testing.assert_close(found, expected, rtol=0.0, atol=TOLERANCE)
+    largest = max(1.0, float(expected.abs().max()))
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=TOLERANCE * largest)
 
 
 def same_back(

@@ -44,7 +44,8 @@ def contest(factory: str, arguments: dict[str, Any]) -> None:
         }
 
     def memory() -> dict[str, int]:
-        return {"ever": max(ever, _peak_memory()), "running": _peak_memory()}
+        running = _peak_memory()
+        return {"ever": max(ever, running), "running": running}
 
     ever = _peak_memory()
     _forget_peak_memory()
