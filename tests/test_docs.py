@@ -105,9 +105,10 @@ def test_the_contents_of_the_site_name_every_page_once() -> None:
 
 def shell_lines(page: Path) -> Iterator[str]:
     """Lines of the blocks that show a terminal; a line that ends with a backslash goes on."""
-    blocks = re.findall(r"^```(?:console)?\n(.*?)^```$", page.read_text(), re.M | re.S)
-    for block in blocks:
-        yield from block.replace("\\\n", " ").splitlines()
+    blocks = re.findall(r"^```([^\n]*)\n(.*?)^```$", page.read_text(), re.M | re.S)
+    for language, block in blocks:
+        if language in ("", "console"):
+            yield from block.replace("\\\n", " ").splitlines()
 
 
 def find_command(words: list[str]) -> tuple[Any, list[str]]:
