@@ -189,3 +189,5 @@ def test_shapes_languages_and_search_are_there(site: Path) -> None:
         r'"\u5fae\u8c03":' in index
     )  # two characters of Chinese, for which there is no partial match
     assert "README.html" in (site / "zh" / "index.html").read_text()
+    lists = re.findall(r'caption-text">(\w+)<', (site / "zh" / "README.html").read_text())
+    assert (lists[0], len(lists)) == ("中文", len(set(lists)))  # own pages first, each list once

@@ -1,4 +1,4 @@
-"""Docstrings and comments are plain English: they name their result, without pronoun clauses."""
+"""Docstrings, comments and pages are plain English, without pronoun clauses."""
 
 import ast
 import io
@@ -21,6 +21,16 @@ PHRASES = re.compile(
     re.IGNORECASE,
 )
 NAMES = re.compile(r"`[^`]*`")
+PAGE_PHRASES = re.compile(
+    r"\b(told|tells?|asked|somebody|nobody|whom|whoever|the same of|pictures?|judged)\b",
+    re.IGNORECASE,
+)
+OUTSIDE_OF_PROSE = re.compile(
+    r"^```.*?^```$|<!-- results of .*?<!-- end of [\w-]+ -->|`[^`]*`|\]\([^)]*\)",
+    re.DOTALL | re.MULTILINE,
+)
+DOCS = ROOT.parents[1] / "docs"
+ENGLISH = [page for page in sorted(DOCS.rglob("*.md")) if "zh" not in page.parts]
 
 
 def docstrings(code: str) -> Iterator[tuple[int, str]]:
@@ -64,6 +74,12 @@ def test_docstrings_and_comments_are_plain_english(part: str) -> None:
         if (lines := faults(file.read_text(encoding="utf-8")))
     }
     assert not found
+
+
+@pytest.mark.parametrize("page", ENGLISH, ids=lambda page: str(page.relative_to(DOCS)))
+def test_pages_are_plain_english(page: Path) -> None:
+    prose = OUTSIDE_OF_PROSE.sub("", page.read_text(encoding="utf-8"))
+    assert not PAGE_PHRASES.findall(prose)
 
 
 def test_a_pronoun_clause_is_a_fault() -> None:

@@ -80,16 +80,33 @@ ACCESSIBLE = (
     ('<aside class="toc-drawer', '<aside aria-label="contents" class="toc-drawer'),
     ('<th class="head"><p></p></th>', '<td class="head"></td>'),
     ("<pre", '<pre tabindex="0"'),
+    ('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper'),
 )
 """Parts of built pages, and what screen readers and keyboards need instead."""
 
 
 def make_accessible(app: Sphinx, error: Exception | None) -> None:
-    """Name the parts of each page, and let the keyboard reach code that scrolls."""
+    """Name the parts of each page, and let the keyboard reach code and tables that scroll."""
     for page in Path(app.outdir).rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         for built, needed in ACCESSIBLE:
             text = text if needed in text else text.replace(built, needed)
+        page.write_text(text, encoding="utf-8")
+
+
+CONTENTS = re.compile(
+    r"(?P<others>(?:<p class=\"caption\".*?)?)(?P<own><p class=\"caption\"[^>]*>"
+    r"<span class=\"caption-text\">中文</span></p>\s*<ul[^>]*>.*?</ul>)",
+    re.DOTALL,
+)
+"""Lists of pages beside a page: the English ones, then the Chinese ones."""
+
+
+def put_own_pages_first(app: Sphinx, error: Exception | None) -> None:
+    """List the Chinese pages first beside a Chinese page."""
+    for page in Path(app.outdir, "zh").rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        text = CONTENTS.sub(r"\g<own>\n\g<others>", text, count=1)
         page.write_text(text, encoding="utf-8")
 
 
@@ -131,6 +148,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("html-page-context", set_language)
     app.connect("build-finished", add_folder_addresses)
     app.connect("build-finished", make_accessible)
+    app.connect("build-finished", put_own_pages_first)
     app.connect("build-finished", write_notebooks)
     app.add_search_language(Search)
     app.add_directive("mermaid", Mermaid)

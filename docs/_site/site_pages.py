@@ -126,7 +126,8 @@ def _escape(text: str) -> str:
 
 def gallery_page(docs: Path) -> str:
     """Every figure of the pages in `docs`, with its caption and a link to its section."""
-    pages = sorted(page for page in docs.rglob("*.md") if "zh" not in page.parts)
+    pages = [page for page in docs.rglob("*.md") if "zh" not in page.parts]
+    pages.sort(key=lambda page: ("experiments" in page.as_posix(), page))  # experiments last
     found = [figure for page in pages for figure in _figures(page, docs)]
     return "\n".join(["::::{container} gallery\n", *dict.fromkeys(found), "::::\n"])
 

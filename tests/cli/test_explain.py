@@ -30,7 +30,7 @@ def test_a_figure_and_what_it_shows(command: Command, place: Path, tmp_path: Pat
         *("--class", "green", "--output", output),
     )
     assert (outcome.code, outcome.err) == (0, "")
-    assert "Which patches speak for “green”, as the class token tells it?" in outcome.out
+    assert "Which patches support “green”, seen from the class token?" in outcome.out
     assert "00.png" in outcome.out
     assert f"figure: {output}" in outcome.out
     with Image.open(output) as image:

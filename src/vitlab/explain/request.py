@@ -251,12 +251,11 @@ def question(model: nn.Module, ask: Ask) -> str:
         return _of_attention(config, ask)
     if ask.method == "rollout":
         return (
-            f"From which patches comes what {ask.query.words(config)} holds behind "
-            f"{_block(config, ask)}, if attention alone moves it? "
-            f"Attention rollout (arXiv:2005.00928)."
+            f"Which patches contribute to {ask.query.words(config)} after {_block(config, ask)}, "
+            f"if only attention moves information? Attention rollout (arXiv:2005.00928)."
         )
     return (
-        f"Which patches speak for {CLASS}, as {ask.query.words(config)} tells it? "
+        f"Which patches support {CLASS}, seen from {ask.query.words(config)}? "
         f"Attention weighted by its gradient through all {config.depth} blocks (arXiv:2103.15679)."
     )
 
