@@ -31,7 +31,7 @@ COMMAND = re.compile(r"`vitlab ([a-z][^`…]*)`")
 
 NOT_RUN = {
     r"(?:\S+ -m venv|pip|pipx|uv) ": "installs packages; the workflows install from pyproject.toml",
-    r"python benchmarks/": "measures for minutes; tests/test_benchmarks.py runs the scripts in short",
+    r"python benchmarks/": "measures for minutes; tests/test_benchmarks.py runs the scripts",
     r"curl ": "needs a server that runs; tests/serve/test_serve.py makes such requests",
     r"vitlab (?:serve|explore)(?!.* --static)": "serves until it ends; tests/serve/test_serve.py",
     r"vitlab benchmark": "measures for minutes; tests/cli/test_benchmark.py runs it",
