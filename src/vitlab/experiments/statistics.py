@@ -2,7 +2,8 @@
 
 A difference is claimed if its p-value, corrected for all comparisons of the experiment by Holm's
 method, is below 5 %. Arms are called equal if the same holds for the hypothesis that they differ
-by the margin or more; of one seed, nothing is called equal, unless both arms are the same weights.
+by the margin or more. Of one seed, no difference below 2.5 points is claimed and nothing is called
+equal, unless both arms are the same weights.
 """
 
 import statistics
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.experiments.estimates import (
+    LEAST,
     LEVEL,
     Estimate,
     Residual,
@@ -163,7 +165,8 @@ class _Gap:
     seeds: int
     over: Over
     estimate: Estimate | None
-    may_be_equal: bool
+    same_or_several: bool
+    """True if both arms are the same weights, or if seeds show how much trainings differ."""
 
 
 def _gap(
@@ -196,12 +199,12 @@ def _gap(
         seeds=len(rows),
         over=over,
         estimate=estimate,
-        may_be_equal=several or same_weights,
+        same_or_several=several or same_weights,
     )
 
 
 def _judged(found: Sequence[tuple[tuple[str, ...], bool, _Gap]], margin: float) -> list[Difference]:
-    """The differences with their verdicts, corrected for all of them together."""
+    """Differences with their verdicts, corrected for all of them together."""
     estimates = [gap.estimate for _, _, gap in found]
     different = holm([None if e is None else e.different for e in estimates])
     equal = holm([None if e is None else e.equal(margin) for e in estimates])
@@ -215,12 +218,19 @@ def _judged(found: Sequence[tuple[tuple[str, ...], bool, _Gap]], margin: float) 
             seeds=gap.seeds,
             over=gap.over,
             p=p,
-            verdict=verdict(gap.mean, p, same if gap.may_be_equal else None),
+            verdict=_verdict(gap, p, same),
             chosen=chosen,
             beside=names[2:],
         )
         for (names, chosen, gap), p, same in zip(found, different, equal, strict=True)
     ]
+
+
+def _verdict(gap: _Gap, different: float | None, equal: float | None) -> Verdict:
+    """Verdict of a difference; of one seed, the stricter one."""
+    if gap.same_or_several:
+        return verdict(gap.mean, different, equal)
+    return verdict(gap.mean, different if abs(gap.mean) >= LEAST else None, None)
 
 
 def verdict(mean: float, different: float | None, equal: float | None) -> Verdict:
