@@ -68,6 +68,8 @@ class OptimizerConfig:
     """Peak learning rate of the matrices that Muon updates."""
     muon_for: Literal["encoder", "all"] = "encoder"
     """`all`: Muon updates convolutions too, those of the stem above all, but not depthwise ones."""
+    muon_iterations: int = 5
+    """Newton-Schulz iterations of Muon; three cost 40 % less and leave updates less orthogonal."""
     weight_decay: float = 0.05
     """Decoupled, times the learning rate; matrices only, no norms, biases, tokens or tables."""
     layer_decay: float = 1.0
@@ -86,6 +88,8 @@ class OptimizerConfig:
         for name in ("lr", "muon_lr"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is not positive")
+        if self.muon_iterations < 1:
+            raise ConfigError(f"muon_iterations {self.muon_iterations} is not at least 1")
         for name in ("weight_decay", "clip_norm", "sam"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is negative")

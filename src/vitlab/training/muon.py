@@ -16,7 +16,6 @@ from vitlab.machine.world import local
 
 # Of the quintic iteration that drives all singular values towards one; Jordan's choice.
 A, B, C = 3.4445, -4.7750, 2.0315
-ITERATIONS = 5
 NOTHING = 1e-18
 """Momentum below this is zero. That of a unit that no longer learns halves every 14 steps until its
 products are denormal, and some processors compute those a hundred times slower."""
@@ -33,22 +32,22 @@ def newton_schulz_dtype(device: torch.device) -> torch.dtype:
     return dtype_of("auto", device)
 
 
-def orthogonalise(matrices: Float[Tensor, "S R C"]) -> Float[Tensor, "S R C"]:
-    """The nearest matrices with singular values near one, by five Newton-Schulz iterations."""
+def orthogonalise(matrices: Float[Tensor, "S R C"], *, iterations: int) -> Float[Tensor, "S R C"]:
+    """The nearest matrices with singular values near one, by Newton-Schulz iterations."""
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices
     x = x.to(newton_schulz_dtype(x.device))
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
-    for _ in range(ITERATIONS):
+    for _ in range(iterations):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=B, alpha=C), x, beta=A)
     return (x.mT if tall else x).to(matrices.dtype)
 
 
-def newton_schulz_flops(rows: int, columns: int) -> int:
+def newton_schulz_flops(rows: int, columns: int, *, iterations: int) -> int:
     """FLOPs of one call for one matrix, at 2 per multiply-add."""
     small, large = sorted((rows, columns))
-    return ITERATIONS * (4 * small * small * large + 2 * small**3)
+    return iterations * (4 * small * small * large + 2 * small**3)
 
 
 class Muon(torch.optim.Optimizer):
@@ -61,8 +60,10 @@ class Muon(torch.optim.Optimizer):
         lr: float,
         momentum: float,
         weight_decay: float,
+        iterations: int,
     ) -> None:
         pairs = list(params)
+        self.iterations = iterations
         self.matrices = {id(parameter): count for parameter, count in pairs}
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__([parameter for parameter, _ in pairs], defaults)
@@ -109,8 +110,8 @@ class Muon(torch.optim.Optimizer):
         found: dict[int, Tensor] = {}
         for numbers in by_shape.values():
             same = [matrices[number] for number in numbers]
-            new = orthogonalise(torch.cat(same)).split([len(each) for each in same])
-            found.update(zip(numbers, new, strict=True))
+            new = orthogonalise(torch.cat(same), iterations=self.iterations)
+            found.update(zip(numbers, new.split([len(each) for each in same]), strict=True))
         return [found[number] for number in range(len(matrices))]
 
     def _scale(self, parameter: nn.Parameter) -> float:

@@ -82,6 +82,7 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[Optimize
         lr=config.muon_lr,
         momentum=config.momentum,
         weight_decay=config.weight_decay,
+        iterations=config.muon_iterations,
     )
     return [muon, _plain(model, rest, config)]
 
@@ -92,7 +93,7 @@ def optimizer_flops(model: nn.Module, config: OptimizerConfig) -> int:
     for name, parameter in matrices_of(model, config).items():
         count = stacked(name)
         rows, columns = parameter.shape[0] // count, math.prod(parameter.shape[1:])
-        total += count * newton_schulz_flops(rows, columns)
+        total += count * newton_schulz_flops(rows, columns, iterations=config.muon_iterations)
     return total
 
 
