@@ -77,7 +77,7 @@ def test_columns_that_some_arm_fills(page: Path) -> None:
     path.write_text(json.dumps(found))
     assert script("write-findings").main([str(page)]) == 0
     rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("|")]
-    assert (rows[0][2], rows[2][2], rows[3][2]) == ("of images learnt from", "", "87.5 %")
+    assert (rows[0][2], rows[2][2], rows[3][2]) == ("of training images", "", "87.5 %")
     assert (rows[0][6], rows[2][6], rows[3][6]) == ("PFLOPs before", "", "0.5000")
     assert (rows[0][-1], rows[3][-1]) == ("minutes before |", "20.0 |")
     found["arms"], found["differences"] = [], []

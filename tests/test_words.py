@@ -20,6 +20,9 @@ PHRASES = re.compile(
     r"\b(told|tells?|asked|somebody|nobody|whom|whoever|the same of|deployed|pictures?)\b",
     re.IGNORECASE,
 )
+SAID = re.compile(PHRASES.pattern.replace(r")\b", r"|judged?|learnt|looked at)\b"), re.IGNORECASE)
+NOT_SHOWN = ("images learnt from", "picture small")
+"""A key of random numbers, and classes of a style sheet."""
 NAMES = re.compile(r"`[^`]*`")
 PAGE_PHRASES = re.compile(
     r"\b(told|tells?|asked|somebody|nobody|whom|whoever|the same of|pictures?|judged)\b",
@@ -48,6 +51,15 @@ def comments(code: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string.lstrip("# ")
 
 
+def messages(code: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every other string with a space: messages, help texts, captions."""
+    known = {*(line for line, _ in docstrings(code)), *NOT_SHOWN}
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Constant(value=str(text)) if " " in text and not {node.lineno, text} & known:
+                yield node.lineno, text
+
+
 def faults(code: str) -> list[str]:
     """Docstrings and comments with a forbidden opening or phrase; names in backticks are exempt."""
     opened = [
@@ -60,7 +72,12 @@ def faults(code: str) -> list[str]:
         for line, text in (*docstrings(code), *comments(code))
         if (found := PHRASES.search(NAMES.sub("", text)))
     ]
-    return opened + phrased
+    said = [
+        f"{line}: says {found[0]!r}"
+        for line, text in messages(code)
+        if "{" not in text and (found := SAID.search(NAMES.sub("", text)))  # no style sheets
+    ]
+    return opened + phrased + said
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -89,6 +106,12 @@ def test_a_pronoun_clause_is_a_fault() -> None:
         "2: contains 'told'",
         "3: contains 'nobody'",
     ]
+
+
+def test_a_message_in_dialect_is_a_fault() -> None:
+    code = """raise DataError(f"{file}: nobody told what was learnt from 3 images")\n"""
+    assert faults(code) == ["1: says 'nobody'"]
+    assert not faults("""LABELS = ("picture", "told")\n""")
 
 
 def test_names_in_backticks_are_exempt() -> None:

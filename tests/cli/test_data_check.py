@@ -56,7 +56,7 @@ def test_findings_are_told_and_are_no_error(command: Command, messy: Path) -> No
     assert "train/cat/00.jpg = val/cat/same 1.jpg (bit for bit)" in lines
     assert "… and 1 more" in lines
     assert lines.index("Handled when read:") > lines.index(
-        "1 class without a readable image: nothing of the kind can be learnt"
+        "1 class without a readable image: training on them is impossible"
     )
     assert "Nothing found that harms training." not in lines
 

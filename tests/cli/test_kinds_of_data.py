@@ -92,5 +92,5 @@ def test_mistakes_are_one_line_and_leave_nothing(command: Command, tmp_path: Pat
     told = f"{file}, line 5: no such file: 3.png; valid: files, by paths that begin in {tmp_path}"
     assert command(*arguments).mistake == told
     file.write_text("path,name\n1.png,cat\n")
-    assert "tell nothing; valid: label" in command(*arguments).mistake
+    assert "hold no labels; valid: label" in command(*arguments).mistake
     assert not run.exists()

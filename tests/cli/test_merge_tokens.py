@@ -106,5 +106,5 @@ def test_a_model_that_cannot_merge_is_one_line(
     model = tmp_path / "model.safetensors"
     save_weights(create_model("vit_test", attention="lsa"), model)
     mistake = command("predict", model, folder / "00.png", "--merge-tokens", 2).mistake
-    assert mistake.startswith("merge_tokens 2: attention 'lsa' does not look at all tokens alike;")
+    assert mistake.startswith("merge_tokens 2: attention 'lsa' does not treat all tokens alike;")
     assert "'--merge-tokens'" in command("predict", "x", "y", "--merge-tokens", -1).mistake

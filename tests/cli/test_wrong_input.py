@@ -22,11 +22,11 @@ FILES = {
     ),
     "film.gif": (
         encoded(picture(0), "GIF", save_all=True, append_images=[picture(1)]),
-        "animated (GIF); valid: one picture, such as one frame as PNG",
+        "animated (GIF); valid: one image, such as one frame as PNG",
     ),
     "pages.tif": (
         encoded(picture(0), "TIFF", save_all=True, append_images=[picture(1)]),
-        "several pages (TIFF); valid: one picture, such as one frame as PNG",
+        "several pages (TIFF); valid: one image, such as one frame as PNG",
     ),
     "paper.jpg": (b"%PDF-1.7\n%\xff\n", "a PDF document, not an image; valid: JPEG, PNG,"),
     "paper.pdf": (b"%PDF-1.7\n%\xff\n", "a PDF document, not an image; valid: JPEG, PNG,"),
@@ -107,7 +107,7 @@ FOLDERS: dict[Prepare, tuple[str, str, tuple[Arguments, ...]]] = {
         USES,
     ),
     class_of_train_alone: (
-        f"{WRONG}/val has no images of red: nothing would tell whether that was learnt; "
+        f"{WRONG}/val has no images of red: their accuracy could not be measured; "
         "valid: the same classes in both, or --set judge_all=false",
         "1 class of train without images in val",
         (TRAIN, FINETUNE),

@@ -105,7 +105,7 @@ def test_copies_are_named_with_where_they_stand(check: Check) -> None:
     )
     assert places(check, "conflicting") == {"train/dog/02.jpg", "train/owl/no owl.jpg"}
     assert named(check, "copies").advice.startswith(
-        "whose picture stands in the same class before (1 bit"
+        "that repeat an earlier image of their class (1 bit"
     )
 
 

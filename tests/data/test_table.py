@@ -102,7 +102,7 @@ def test_a_folder_with_train_and_test(tmp_path: Path) -> None:
     table(tmp_path, "path,label", ["a", "b"], "test.csv")
     source = open_data(tmp_path)
     assert opened(source.open_test).labels.tolist() == [0, 1]
-    assert "val.csv is not used: test.csv is judged on" in source.notes
+    assert "val.csv is not used: the test images are those of test.csv" in source.notes
 
 
 def test_a_column_split_says_what_is_for_testing(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ WRONG = {
     "": "is empty",
     "file,label\nx.png,a\n": "no column 'path' among file, label",
     "images/000.png,a\nimages/001.png,b\n": "no column 'path'",
-    "path\nimages/000.png\n": "tell nothing",
-    "path,class\nimages/000.png,0\n": "tell nothing; valid: label",
+    "path\nimages/000.png\n": "hold no labels",
+    "path,class\nimages/000.png,0\n": "hold no labels; valid: label",
     "path,label,labels\nimages/000.png,a,b\n": "columns 'label' and 'labels'",
     "path,label\nimages/000.png,a\nimages/009.png,b\n": "line 3: no such file: images/009.png",
     "path,label\nimages/000.png,a\n,b\n": "line 3: no such file: an empty path",

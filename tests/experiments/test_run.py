@@ -608,7 +608,7 @@ def test_images_that_were_learnt_from_are_judged_too(tmp_path: Path, data: str) 
     with torch.no_grad():
         guesses = load(run).model((images.images / 255 - 0.5) / 0.3).argmax(dim=1)
     assert learnt == pytest.approx(float((guesses == images.labels).double().mean()))
-    assert "learnt images" in found.report.read_text()
+    assert "training images" in found.report.read_text()
     assert found.summaries["plain"].train_accuracy == learnt
 
 

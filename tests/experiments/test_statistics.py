@@ -248,7 +248,7 @@ def test_overfitting_is_told() -> None:
         two_arms(), [result("a", 0, 0.5, probes={"train_accuracy": [0.75]}), result("b", 0, 0.5)]
     )
     assert overfitting(two_arms(), known) == [
-        "Right of the images learnt from, and points above the test: “first” 75.0 % (+25.0)."
+        "Accuracy on the training images, and points above the test: “first” 75.0 % (+25.0)."
     ]
     assert overfitting(two_arms(measure="few-shot"), known) == []
 

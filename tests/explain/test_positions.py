@@ -84,7 +84,7 @@ def test_biases_of_heads_are_the_tables_of_the_layers() -> None:
     [
         ("rope", "positions: rotary positions turn queries and keys by fixed angles"),
         ("conditional", "positions: conditional positions depend on the tokens"),
-        ("no_position", "positions: the model is not told where its patches lie"),
+        ("no_position", "positions: the model has no positions"),
         ("relative", "positions: position 'relative' adds no table to the tokens"),
     ],
 )

@@ -130,7 +130,7 @@ def test_of_several_pictures_nobody_knows_which_is_meant(
     path.write_bytes(encoded(picture(0), format, save_all=True, append_images=[picture(1)]))
     with pytest.raises(SeveralPictures) as caught:
         PREPARED.apply(path)
-    assert str(caught.value) == f"{path}: {told}; valid: one picture, such as one frame as PNG"
+    assert str(caught.value) == f"{path}: {told}; valid: one image, such as one frame as PNG"
     path.write_bytes(encoded(picture(0), format))
     assert PREPARED.apply(path).shape == (3, 24, 20)
 

@@ -153,7 +153,7 @@ def test_files_hold_the_same_numbers(folder: Path, tmp_path: Path) -> None:
         ("relative_lsa", {}),
         ("sincos2d", {}),
         ("rope_registers", {"positions": "turn queries and keys"}),
-        ("no_position", {"positions": "is not told where"}),
+        ("no_position", {"positions": "has no positions"}),
         ("conditional_every", {"positions": "depend on the tokens"}),
         ("relative_bias_lsa", {}),
         ("pooled_relative", {}),

@@ -181,7 +181,7 @@ def test_values_that_the_data_lacks_are_not_judged(angles: RunResult, tmp_path: 
     }
     save_file(tensors, bundle / "model.safetensors")
     (bundle / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match="no value 'weight', which the model tells; valid: data"):
+    with pytest.raises(DataError, match="no value 'weight', which the model predicts; valid: data"):
         evaluate(bundle, data_of(angles, "angles"))
 
 

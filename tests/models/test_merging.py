@@ -22,10 +22,10 @@ B = 3
 # Both sides compute in float64; they differ in the order of their sums alone.
 TOLERANCE = 1e-10
 REFUSED = {
-    "lsa": "attention 'lsa' does not look at all tokens alike",
-    "sliding": "attention 'sliding' does not look at all tokens alike",
-    "axial": "attention 'axial' does not look at all tokens alike",
-    "sparse": "attention 'sparse' does not look at all tokens alike",
+    "lsa": "attention 'lsa' does not treat all tokens alike",
+    "sliding": "attention 'sliding' does not treat all tokens alike",
+    "axial": "attention 'axial' does not treat all tokens alike",
+    "sparse": "attention 'sparse' does not treat all tokens alike",
     "relative": "position 'relative' is about the offset between two patches",
     "relative_bias": "position 'relative_bias' is about the offset between two patches",
     "conditional_every": "position 'conditional' at 'every_layer' needs the whole grid",

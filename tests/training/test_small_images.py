@@ -89,7 +89,7 @@ def test_stages_are_checked(sizes: tuple[int, ...], until: tuple[float, ...], li
             "cnn_tutorial",
             {},
             16,
-            "small_sizes is for Vision Transformers, and cnn_tutorial is none",
+            "small_sizes is for Vision Transformers, not for cnn_tutorial",
         ),
     ],
 )

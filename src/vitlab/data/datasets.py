@@ -92,7 +92,7 @@ def check_judged(source: DataSource) -> None:
     """Raise if classes of the training images have no test images."""
     if source.unjudged is not None:
         raise DataError(
-            f"{source.unjudged}: nothing would tell whether that was learnt; "
+            f"{source.unjudged}: their accuracy could not be measured; "
             "valid: the same classes in both, or --set judge_all=false"
         )
 

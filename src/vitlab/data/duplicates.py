@@ -149,7 +149,7 @@ def check_readable(where: object, sources: Sequence[ImageFile]) -> None:
     some = spread(sources, TRIED)
     _, reasons = file_thumbnails(some)
     if some and len(reasons) == len(some):
-        found = f"none of {len(some)} images looked at in {where} can be read"
+        found = f"none of {len(some)} images compared in {where} can be read"
         raise DataError(f"{found}; one is {os.fspath(some[0])}: {reasons[0]}")
 
 
@@ -303,7 +303,7 @@ def join_near(groups: Numbers, which: Numbers, vectors: Float[np.ndarray, "M D"]
     for least, found in joined.items():
         if np.bincount(found[which]).max(initial=0) <= largest:
             return found
-        log.info("so many images are alike by a cosine of %s that it tells no duplicates", least)
+        log.info("at a cosine of %s, too many images are alike to find duplicates", least)
     return groups
 
 

@@ -69,7 +69,7 @@ def overfitting(experiment: Experiment, known: Mapping[str, Summary]) -> list[st
     ]
     if not parts:
         return []
-    return [f"Right of the images learnt from, and points above the test: {'; '.join(parts)}."]
+    return [f"Accuracy on the training images, and points above the test: {'; '.join(parts)}."]
 
 
 def sides(experiment: Experiment, item: Difference) -> tuple[str, str]:

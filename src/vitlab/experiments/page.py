@@ -33,7 +33,7 @@ NUMBERS = ("steps", "compute, time", START, "parameters, FLOPs")
 
 def arms_table(found: Findings) -> Html:
     """A row for each arm."""
-    names = ("seeds", "held out", "learnt images", measure(found).replace(" in %", ""))
+    names = ("seeds", "held out", "training images", measure(found).replace(" in %", ""))
     numbers = [name for name in (*names, *NUMBERS) if name not in _unused(found)]
     rows = []
     for arm in found.experiment.arms:
@@ -54,7 +54,7 @@ def _unused(found: Findings) -> set[str]:
     known = found.summaries.values()
     empty = set()
     if all(summary.train_accuracy is None for summary in known):
-        empty.add("learnt images")
+        empty.add("training images")
     if not any(summary.before for summary in known):
         empty.add(START)
     return empty

@@ -70,7 +70,7 @@ def _without_table(position: str) -> str:
     reasons = {
         "rope": "rotary positions turn queries and keys by fixed angles and have no table",
         "conditional": "conditional positions depend on the tokens and have no table",
-        "none": "the model is not told where its patches lie",
+        "none": "the model has no positions",
     }
     return reasons.get(position, f"position {position!r} adds no table to the tokens")
 

@@ -323,7 +323,7 @@ def check_single(image: Image.Image) -> None:
 
 def several(kind: str) -> str:
     """Message for a file of several images."""
-    return f"{SEVERAL[kind]} ({kind}); valid: one picture, such as one frame as PNG"
+    return f"{SEVERAL[kind]} ({kind}); valid: one image, such as one frame as PNG"
 
 
 def has_frames(image: Image.Image) -> bool:

@@ -53,7 +53,7 @@ class ExportedNet(nn.Module):
         assert model is not None
         if model.metadata.facts.preprocess_inside:
             raise InputError(
-                f"{model.file} takes 8-bit pixels, and what is asked for gives normalised images; "
+                f"{model.file} takes 8-bit pixels, but the request needs normalised images; "
                 f"valid: a file that was exported without --preprocess-inside"
             )
         self._session = model.session(classifier.source)
@@ -257,8 +257,8 @@ def match_classes(classifier: Classifier, source: DataSource) -> tuple[Tensor, t
     missing = sorted(set(own) - set(source.labels))
     if objective_of(source.task).has_values and missing:
         raise DataError(
-            f"{source.name} has no value {missing[0]!r}, which the model tells; valid: data with "
-            f"all of {', '.join(own)}"
+            f"{source.name} has no value {missing[0]!r}, which the model predicts; valid: data "
+            f"with all of {', '.join(own)}"
         )
     return torch.tensor(numbers), own
 
@@ -390,8 +390,8 @@ def _held_out(source: DataSource, model: Path) -> ImageSet:
         raise DataError(f"the run {run} held no images out; valid: a run with hold_out > 0")
     if run is None and _learnt_from(model) == source.name:
         raise DataError(
-            f"{model} learnt from {source.name}, and its run, which tells what was held out, is "
-            f"not here; valid: its run, or without split 'validation' and temperature"
+            f"{model} was trained on {source.name}, and its run, which lists the held-out images, "
+            f"is not here; valid: its run, or without split 'validation' and temperature"
         )
     images = source.open_train()
     readable = images if isinstance(images, ArraySet) else source.survey(images)

@@ -156,7 +156,7 @@ def _methods(classifier: Classifier, asked: Sequence[Method] | None) -> tuple[Me
 def _check(classifier: Classifier, steps: int) -> None:
     classifier.source.require_head()
     if objective_of(classifier.source.task).has_values:
-        raise InputError("faithfulness of a regression; valid: a model that tells probabilities")
+        raise InputError("faithfulness of a regression; valid: a model that predicts probabilities")
     rows, columns = cells_of(classifier)
     if not 2 <= steps <= rows * columns:
         raise InputError(f"steps {steps}; valid: 2 to {rows * columns}, the number of patches")

@@ -98,7 +98,7 @@ def fewshot(
         preprocessing=preprocessing,
     )
     channels = embedder.classifier.preprocessing.channels
-    progress = None if watch is None else partial(watch, "files looked at")
+    progress = None if watch is None else partial(watch, "files examined")
     survey = partial(survey_files, watch=progress)
     source = open_data(data, download=download, channels=channels, survey=survey)
     images = source.open_train()

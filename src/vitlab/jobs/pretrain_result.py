@@ -244,7 +244,7 @@ def _report(run: TrainingRun, model: Objective, drawings: tuple[Drawing, ...]) -
         compute=compute(run),
         broken=broken_files(run),
         command=run.plan.command,
-        notes=(*notes(run), "The encoder was learnt without labels and has no head yet."),
+        notes=(*notes(run), "The encoder was trained without labels and has no head yet."),
         drawings=drawings,
     )
 
@@ -258,7 +258,7 @@ def _described_model(run: TrainingRun, model: Objective) -> Model:
         "optimizer": config.optimizer.name,
         "objective": model.name,
         **{key.replace("_", " "): f"{value:g}" for key, value in to_dict(settings).items()},
-        "learnt besides the encoder": f"{more:,} parameters",
+        "trained besides the encoder": f"{more:,} parameters",
         "FLOPs per image, learning": f"3 × {short(whole.flops)}",
     }
     return describe_model(config.model, model.vit, details)

@@ -348,7 +348,7 @@ def decide(
     model = override(configure(config.model), {**shape, **config.changes, **of_model})
     for field in ("classes", "channels"):
         if getattr(model, field) != shape[field]:
-            name = source.name if classes else f"what is learnt from {source.name} without labels"
+            name = source.name if classes else f"{source.name} without labels"
             raise ConfigError(f"model.{field} {getattr(model, field)}; {name} has {shape[field]}")
     verb: tuple[str, ...]
     if isinstance(recipe, str):

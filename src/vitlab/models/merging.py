@@ -118,7 +118,7 @@ def why_not(model: Any) -> str | None:
     for block in model.encoder.blocks:
         attention = block.attention
         if not isinstance(attention, SelfAttention) or sparse(attention):
-            return f"attention {config.attention!r} does not look at all tokens alike"
+            return f"attention {config.attention!r} does not treat all tokens alike"
         if relative(attention):
             table = config.relative_table
             name = (

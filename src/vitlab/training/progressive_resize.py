@@ -57,7 +57,7 @@ def check_small_sizes(model: nn.Module, config: TrainConfig) -> None:
         return
     settings = getattr(model, "config", None)
     if not isinstance(settings, ViTConfig):
-        raise ConfigError(f"small_sizes is for Vision Transformers, and {config.model} is none")
+        raise ConfigError(f"small_sizes is for Vision Transformers, not for {config.model}")
     if not settings.dynamic_size:
         raise ConfigError("small_sizes needs a model that takes them: model.dynamic_size=true")
     full = pair(settings.image_size)

@@ -92,7 +92,7 @@ def check_whitening(model: nn.Module, config: TrainConfig, weights: str | None) 
     if weights is not None:
         raise ConfigError(
             f"whiten {config.whiten} is for a first layer that starts at random, and "
-            f"{weights} has learnt its own; valid: whiten=0"
+            f"{weights} has trained weights; valid: whiten=0"
         )
 
 

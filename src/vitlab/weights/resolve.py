@@ -108,7 +108,7 @@ class Checkpoint:
     dataset: str | None
     """Dataset of the head's classes; None without a head."""
     preparation: str
-    """A key of `known.PREPARATIONS`."""
+    """A key of `PREPARATIONS`."""
 
     @property
     def model(self) -> str:

@@ -81,7 +81,7 @@ KINDS = {
     ),
     "one_class": Kind(
         noun="folder",
-        advice="with a single class: there is nothing to tell apart; training needs two",
+        advice="with a single class; training needs two or more",
         serious=True,
     ),
     "case_classes": Kind(
@@ -99,14 +99,14 @@ KINDS = {
     "unjudged_classes": Kind(
         noun="class",
         plural="classes",
-        advice="of train without images in {split}: nothing would tell whether that was learnt; "
+        advice="of train without images in {split}: their accuracy could not be measured; "
         "training refuses the folder without --set judge_all=false",
         serious=True,
     ),
     "empty_classes": Kind(
         noun="class",
         plural="classes",
-        advice="without a readable image: nothing of the kind can be learnt",
+        advice="without a readable image: training on them is impossible",
         serious=True,
     ),
     "unsplit": Kind(
@@ -178,7 +178,7 @@ KINDS = {
     ),
     "copies": Kind(
         noun="image",
-        advice="whose picture stands in the same class before ({exact:,} bit for bit): "
+        advice="that repeat an earlier image of their class ({exact:,} bit for bit): "
         "a copy counts twice",
     ),
     "few": Kind(
@@ -192,7 +192,7 @@ KINDS = {
     ),
     "wrong_ending": Kind(
         noun="image",
-        advice="whose name tells another format: read by content all the same",
+        advice="with the ending of another format: read by their content",
     ),
     "rotated": Kind(
         noun="image",

@@ -126,7 +126,7 @@ def deliver_from_debian(work: Path, ready: Path, progress: Progress) -> None:
 
 FASHION_MNIST = Dataset(
     name="fashion-mnist",
-    title="28 x 28 grey pictures of clothes, from Zalando",
+    title="28 x 28 grey images of clothes, from Zalando",
     licence="MIT",
     classes=10,
     images=(60_000, 10_000),

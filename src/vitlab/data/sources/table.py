@@ -80,7 +80,10 @@ def _tables(root: Path) -> tuple[Csv, Csv | None, list[str]]:
     """Training and test rows, if specified, and rows of neither."""
     if root.is_dir():
         there = [root / f"{name}.csv" for name in TEST if (root / f"{name}.csv").is_file()]
-        unused = [f"{file.name} is not used: {there[0].name} is judged on" for file in there[1:]]
+        unused = [
+            f"{file.name} is not used: the test images are those of {there[0].name}"
+            for file in there[1:]
+        ]
         test = read_csv(there[0]) if there else None
         return read_csv(root / f"{TRAIN}.csv"), test, unused
     table = read_csv(root)
@@ -93,7 +96,7 @@ def _tables(root: Path) -> tuple[Csv, Csv | None, list[str]]:
     judged, *others = [name for name in TEST if rows[name]] or [""]
     unused = [
         f"{table.file.name}: {len(rows[name]):,} images of split {name} are not used: "
-        f"{judged} is judged on"
+        f"the test images are those of {judged}"
         for name in others
     ]
     return table.pick(rows[TRAIN]), table.pick(rows[judged]) if judged else None, unused

@@ -171,7 +171,7 @@ def _several(table: Csv, used: Sequence[str], ignored: str) -> Targets:
 def _marks(table: Csv, names: Sequence[str]) -> Targets:
     if len(names) < 2:
         raise DataError(
-            f"{table.file}: columns {', '.join(table.columns)} tell nothing; valid: label (a "
+            f"{table.file}: columns {', '.join(table.columns)} hold no labels; valid: label (a "
             "class), labels (several), value (a number), or two or more columns of 0 and 1"
         )
 

@@ -78,7 +78,7 @@ def build_entropy(seen: Seen) -> Figure:
             f"Entropy of the attention of the heads of {seen.name} by depth, in nats, over all "
             f"tokens as keys, averaged over all tokens as queries and "
             f"{counted(seen.images, 'image')}. Right: its exponential, the number of tokens that "
-            f"would be looked at evenly. Dashed: all tokens."
+            f"even attention would spread over. Dashed: all tokens."
         ),
         data={"unit": "nats", "layers": layers},
     )
@@ -100,7 +100,7 @@ def draw_entropy(figure: Figure) -> Any:
     beside.set_ylim(low, high)
     fitting = [n for n in ROUND if low <= math.log(n) <= high]
     beside.set_yticks([math.log(n) for n in fitting], [f"{n:,}" for n in fitting])
-    beside.set_ylabel("tokens looked at (exp. of entropy)")
+    beside.set_ylabel("tokens attended to (exp. of entropy)")
     beside.spines["right"].set_visible(True)
     return drawn
 
