@@ -4,6 +4,7 @@ import ast
 import io
 import re
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,8 +33,14 @@ OUTSIDE_OF_PROSE = re.compile(
     r"^```.*?^```$|<!-- results of .*?<!-- end of [\w-]+ -->|`[^`]*`|\]\([^)]*\)",
     re.DOTALL | re.MULTILINE,
 )
-DOCS = ROOT.parents[1] / "docs"
-ENGLISH = [page for page in sorted(DOCS.rglob("*.md")) if "zh" not in page.parts]
+PROJECT = ROOT.parents[1]
+DOCS = PROJECT / "docs"
+ENGLISH = [
+    *(PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(page for page in sorted(DOCS.rglob("*.md")) if "zh" not in page.parts),
+]
+BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+STUDIES = sorted([*(ROOT / "experiments" / "studies").glob("*.toml"), *DOCS.rglob("*.toml")])
 
 
 def docstrings(code: str) -> Iterator[tuple[int, str]]:
@@ -93,10 +100,25 @@ def test_docstrings_and_comments_are_plain_english(part: str) -> None:
     assert not found
 
 
-@pytest.mark.parametrize("page", ENGLISH, ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize("page", ENGLISH, ids=lambda page: str(page.relative_to(PROJECT)))
 def test_pages_are_plain_english(page: Path) -> None:
-    prose = OUTSIDE_OF_PROSE.sub("", page.read_text(encoding="utf-8"))
-    assert not PAGE_PHRASES.findall(prose)
+    text = page.read_text(encoding="utf-8")
+    assert not PAGE_PHRASES.findall(OUTSIDE_OF_PROSE.sub("", text))
+    assert not [found for block in BLOCK.findall(text) for found in PAGE_PHRASES.findall(block)]
+
+
+def texts_of(study: Path) -> Iterator[str]:
+    """Comments of a study, its title, its question, and the titles of its arms."""
+    text = study.read_text(encoding="utf-8")
+    yield from (line for line in text.splitlines() if line.startswith("#"))
+    content = tomllib.loads(text)
+    for part in (content, *content.get("arms", ())):
+        yield from (part.get(key, "") for key in ("title", "question", "paper"))
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.stem)
+def test_studies_are_plain_english(study: Path) -> None:
+    assert not [found for text in texts_of(study) for found in PAGE_PHRASES.findall(text)]
 
 
 def test_a_pronoun_clause_is_a_fault() -> None:

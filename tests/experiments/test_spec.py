@@ -197,16 +197,16 @@ def test_the_files_beside_the_findings_can_be_run(path: Path, tmp_path: Path) ->
 
 
 DIGESTS = {
-    "position": "7ba173864044b713",
+    "position": "39009c6976ff7975",
     "class-token": "938f3cdbd045b307",
     "cnn-vs-vit": "d9e94fe8f4c7996e",
     "data-size": "7295ce822dd0abe3",
     "compute": "d1c135c00ecdbfd1",
-    "few-shot": "fd82e77b239f61c5",
+    "few-shot": "bd78aa479189c6ee",
     "small-data": "1cb521545db48e4b",
     "norm-placement": "dbd28dbfe2db5ee6",
     "shape": "85e298dd7d953e4e",
-    "resolution": "41640aff80f799f4",
+    "resolution": "a7358a9257f56c50",
     "attention-kind": "fec7eaf7b115528d",
     "pretraining": "2521c82a2dd75bd3",
 }
