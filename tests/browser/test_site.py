@@ -20,6 +20,7 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.whic
 PAGES = (
     *("index", "demands", "installation", "reference/commands"),
     *("learn/1-attention", "learn/5-look-inside", "zh/README", "zh/learn/5-look-inside"),
+    *("learn/2-vit-in-one-file", "zh/learn/2-vit-in-one-file"),
 )
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
