@@ -63,8 +63,9 @@ class SelfAttention(nn.Module):
 def attention_weights(query: Tensor, key: Tensor) -> Tensor:
     """Share of attention that each query gives to each key; the rows sum to 1.
 
-    A product of two random vectors of width K has variance K. Division by sqrt(K) brings it back
-    to 1: otherwise softmax gives nearly everything to one key, and its gradient vanishes.
+    The product of two vectors of K independent entries with mean 0 and variance 1 has variance K.
+    Division by sqrt(K) brings it back to 1: otherwise softmax gives nearly everything to one key,
+    and its gradient vanishes.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # [B, A, N, N]
     return scores.softmax(dim=-1)
