@@ -1,13 +1,16 @@
 """A server in a process of its own, and images to send to it."""
 
+import asyncio
 import io
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,12 @@ from typing import Any
 import httpx
 import numpy as np
 from PIL import Image
+
+from vitlab.classify.classifier import open_classifier
+from vitlab.serve.app import build
+from vitlab.serve.server import Server, bind
+from vitlab.serve.service import Service
+from vitlab.serve.settings import Settings
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -93,3 +102,78 @@ def photo(seed: int = 0, *, size: tuple[int, int] = (48, 40), kind: str = "JPEG"
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, kind)
     return file.getvalue()
+
+
+class Sleepy:
+    """An engine that takes a fixed time for each image, and may be held up."""
+
+    batch_size = workers = 1
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds, self.busy = seconds, 0.0
+        self.batches: list[int] = []
+        self.go = threading.Event()
+        self.go.set()
+
+    def predict(self, pixels: Any) -> Any:
+        begun = time.monotonic()
+        self.go.wait(30)
+        time.sleep(self.seconds * len(pixels))
+        self.busy += time.monotonic() - begun
+        self.batches.append(len(pixels))
+        return np.full((len(pixels), 10), 0.1, np.float32)
+
+    def start_worker(self) -> None:
+        """Nothing to start."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def service_of(engine: Any = None, **settings: Any) -> Service:
+    """Service in this process, which computes with `engine`."""
+    given: dict[str, Any] = {"decoders": 1, "port": 0, "deadline": 30.0, **settings}
+    service = Service(open_classifier("cifar10", engine="onnxruntime"), Settings(**given))
+    if engine is not None:
+        service.compute._open = lambda: engine
+    return service
+
+
+@asynccontextmanager
+async def asking(service: Service, *, start: bool = True) -> AsyncIterator[httpx.AsyncClient]:
+    """Client of an application in this process, without connections."""
+    transport = httpx.ASGITransport(app=build(service))
+    try:
+        if start:
+            await service.start()
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            yield client
+    finally:
+        if start:
+            await service.close()
+
+
+@asynccontextmanager
+async def listening(service: Service) -> AsyncIterator[int]:
+    """Port of a server in this process."""
+    ready, listener = asyncio.Event(), bind(service.settings)
+    server = Server(service, ready.set)
+    task = asyncio.create_task(server.run_service(listener))
+    try:
+        started = asyncio.create_task(ready.wait())
+        await asyncio.wait({started, task}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        assert started.done()
+        yield listener.getsockname()[1]
+    finally:
+        server._stop()
+        await task
+
+
+def counted(text: str, name: str) -> dict[str, float]:
+    """Values of a metric by its labels, as Prometheus prints them."""
+    lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return {
+        key.removeprefix(name).strip("{}"): float(value)
+        for key, _, value in lines
+        if key.partition("{")[0] == name
+    }

@@ -211,7 +211,7 @@ def test_bodies_in_memory_are_bounded() -> None:
                 refused = await client.post("/classify", content=IMAGE + bytes(len(IMAGE)))
                 go.set()
                 found = [beside, refused, await first]
-                assert service.held == 0
+                assert (service.load.bodies, service.load.images) == (0, 0)
                 return [answer.status_code for answer in found]
         finally:
             await service.close()

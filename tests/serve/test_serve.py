@@ -280,5 +280,5 @@ def test_keys_and_origins_by_option(tmp_path: Path) -> None:
         code, errors = server.stop()
     lines = [json.loads(line) for line in errors.splitlines()]
     assert (code, len(lines)) == (0, 6)
-    assert lines[-1].keys() == {"id", "client", "method", "path", "status", "ms"}
+    assert lines[-1].keys() == {"time", "id", "client", "method", "path", "status", "ms"}
     assert "second-key" not in errors

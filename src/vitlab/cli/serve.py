@@ -1,6 +1,5 @@
 """`vitlab serve`: a model behind an HTTP address."""
 
-import logging
 import sys
 from functools import partial
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from vitlab.cli.options import (
     loading,
     states_preprocessing,
 )
-from vitlab.cli.output import EscapingFormatter, print_line
+from vitlab.cli.output import print_line
 from vitlab.errors import MissingExtra
 
 NEEDED = ("starlette", "uvicorn", "prometheus_client")
@@ -50,9 +49,15 @@ def serve(
         list[str] | None,
         typer.Option(metavar="URL", help="Web pages that may use it; repeatable."),
     ] = None,
+    public_metrics: Annotated[
+        bool, typer.Option("--public-metrics", help="No key for /metrics.")
+    ] = False,
     drain: Annotated[
-        float, typer.Option(help="Seconds to finish accepted requests after SIGTERM.")
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            help="Seconds to finish accepted requests after SIGTERM; default: 30, or the deadline."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No log line per request.")] = False,
     preprocessing: Preparation = None,
 ) -> None:
@@ -61,6 +66,7 @@ def serve(
         raise MissingExtra("serve", "vitlab serve")
     from vitlab.classify.classifier import FILES, load, open_classifier
     from vitlab.machine.device import cores
+    from vitlab.serve.logs import log_to_stderr
     from vitlab.serve.server import run
     from vitlab.serve.settings import Settings, parse_bytes, read_keys
 
@@ -75,6 +81,7 @@ def serve(
         drain=drain,
         decoders=cores(),
         keys=frozenset() if api_key_file is None else read_keys(api_key_file),
+        public_metrics=public_metrics,
         hosts=tuple(allow_host or ()),
         origins=tuple(allow_origin or ()),
     )
@@ -85,20 +92,10 @@ def serve(
         )
     stated = loading(labels=labels, preprocessing=preprocessing)
     classifier = open_classifier(model, engine=engine, quickly=True, **stated)
-    if not quiet:
-        _log_requests()
+    log_to_stderr(requests=not quiet)
     run(
         classifier,
         settings,
         open_network=None if Path(model).suffix in FILES else partial(load, model, labels=labels),
         started=lambda url: print_line(f"{model}: {url}", flush=True),
     )
-
-
-def _log_requests() -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(EscapingFormatter())
-    logger = logging.getLogger("vitlab.serve.requests")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.classify.predictor import shortest
-from vitlab.serve.bodies import from_base64, json_images, json_of
+from vitlab.serve.bodies import from_base64, is_json, json_images, json_of
 from vitlab.serve.settings import Refused
 
 ACTIVATIONS = {"single-label": "softmax", "multi-label": "sigmoid", "regression": "none"}
@@ -20,7 +20,7 @@ INPUT, OUTPUT = "images", "predictions"
 
 def huggingface_request(body: bytes, kind: str) -> tuple[bytes, dict[str, Any]]:
     """Image and parameters: the body itself, or `inputs` and `parameters` of JSON."""
-    if kind.partition(";")[0].strip().lower() != "application/json":
+    if not is_json(kind):
         return body, {}
     given = json_of(body)
     parameters = given.get("parameters") or {}
@@ -72,7 +72,7 @@ def inference_answer(rows: NDArray[np.float32], model: str, name: str | None) ->
         "name": OUTPUT,
         "datatype": "FP32",
         "shape": list(rows.shape),
-        "data": [shortest(value) for value in rows.reshape(-1)],
+        "data": rows.astype(str).astype(np.float64).reshape(-1).tolist(),  # as `shortest`
     }
     return {"model_name": model, "outputs": [output], **({} if name is None else {"id": name})}
 

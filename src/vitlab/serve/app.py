@@ -1,11 +1,10 @@
 """The routes of a server: `build` returns an ASGI application around a `Service`."""
 
 import asyncio
-import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from starlette.applications import Starlette
@@ -20,21 +19,26 @@ from vitlab.classify.classifier import Classifier
 from vitlab.errors import VitlabError
 from vitlab.jobs.prediction_records import columns
 from vitlab.serve import adapters, inside, parameters
-from vitlab.serve.bodies import Gone, images_of, read_body, unless_gone
+from vitlab.serve.answers import NUMBER, Results, Sending, check_length
+from vitlab.serve.bodies import Gone, images_of, is_json, parsed, read_body, unless_gone
+from vitlab.serve.claims import Claim
 from vitlab.serve.decoding import first_refusal
 from vitlab.serve.explore import page_routes
 from vitlab.serve.gate import GONE, Gate, answer
 from vitlab.serve.metrics import CONTENT_TYPE
 from vitlab.serve.openapi import document
-from vitlab.serve.service import Memory, Row, Service, each_good
+from vitlab.serve.service import Row, Service
 from vitlab.serve.settings import Refused
 from vitlab.weights.bundle import is_bundle, read_bundle_config
 
 DRAINED = 1.0
 """Seconds that the rest of a refused body is read, so that the client sees the answer."""
 
-log = logging.getLogger(__name__)
+MANY = 2000
+"""Numbers of an answer that is made in a thread: the event loop goes on."""
+
 Handler = Callable[[Request, float], Awaitable[Response]]
+T = TypeVar("T")
 
 
 def build(service: Service) -> Starlette:
@@ -65,8 +69,10 @@ def build(service: Service) -> Starlette:
         metrics=service.metrics,
         paths=frozenset(route.path for route in table),
     )
-    handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _bug}
-    return Starlette(routes=table, middleware=[gate], exception_handlers=handlers)
+    handlers: dict[Any, Any] = {HTTPException: _http_error}
+    app = Starlette(routes=table, middleware=[gate], exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    return app
 
 
 class Routes:
@@ -75,136 +81,180 @@ class Routes:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def guarded(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    def guarded(self, handler: Handler) -> Callable[[Request], Awaitable[Any]]:
         """A handler with deadline, disconnects and refusals."""
 
-        async def endpoint(request: Request) -> Response:
-            service = self._service
+        async def endpoint(request: Request) -> Sending:
+            claim = request.state.claim = Claim(self._service.load)
             try:
-                service.check_open()
-                async with asyncio.timeout(service.settings.deadline):
-                    expires = time.monotonic() + service.settings.deadline
-                    return await handler(request, expires)
-            except Refused as error:
-                await _discard(request)
-                return answer(error, request.scope["request_id"], service.metrics)
-            except TimeoutError:
-                late = f"no answer within {service.settings.deadline:g} s"
-                expired = Refused(408, "deadline", late, {"connection": "close"})
-                return answer(expired, request.scope["request_id"], service.metrics)
-            except Gone:
-                service.metrics.rejected("gone")
-                return Response(status_code=GONE)
+                return Sending(await self._answered(request, handler, claim), claim)
+            except BaseException:
+                claim.release()
+                raise
 
         return endpoint
 
+    async def _answered(self, request: Request, handler: Handler, claim: Claim) -> Response:
+        service, request_id = self._service, request.scope["request_id"]
+        try:
+            service.check_open()
+            async with asyncio.timeout(service.settings.deadline):
+                expires = time.monotonic() + service.settings.deadline
+                response = await handler(request, expires)
+            claim.hold_answer(len(response.body))
+            return response
+        except Refused as error:
+            await _discard(request, error)
+            return answer(error, request_id, service.metrics)
+        except TimeoutError:
+            late = f"no answer within {service.settings.deadline:g} s"
+            expired = Refused(408, "deadline", late, {"connection": "close"})
+            return answer(expired, request_id, service.metrics)
+        except Gone:
+            service.metrics.rejected("gone")
+            return Response(status_code=GONE)
+        finally:
+            claim.computed()
+
     async def classify(self, request: Request, expires: float) -> Response:
         """Labels of the images of a body."""
-        service = self._service
         top = parameters.classify(request.query_params)
-        found = await self._each(request, lambda images: service.predict(images, expires))
-        return JSONResponse({"results": [self._record(one, top) for one in found]})
+        images = await self._images(request)
+        found = await self._predict(request, images, expires)
+
+        def make() -> Response:
+            return JSONResponse({"results": [self._record(one, top) for one in found]})
+
+        return await _made(make, numbers=len(found) * min(top, len(self._labels)))
 
     async def features(self, request: Request, expires: float) -> Response:
         """Features of the images of a body."""
-        service, options = self._service, parameters.features(request.query_params)
-        compute = inside.features(await service.inside.network(), **options)
-
-        async def work(images: Sequence[bytes]) -> list[Any]:
-            found = await service.pixels(images, expires)
-            return await each_good(
-                found, lambda one: service.compute.run(partial(compute, [one]), expires)
-            )
-
-        found = await self._each(request, work)
-        return JSONResponse(_results(found, lambda one: {"features": one[0]}))
+        options = parameters.features(request.query_params)
+        compute = inside.features(await self._service.inside.network(), **options)
+        return await self._look(request, self._service.pixels, compute, expires)
 
     async def explain(self, request: Request, expires: float) -> Response:
         """Maps of the images of a body, or the figure of one image."""
         service, options = self._service, parameters.explain(request.query_params)
         given = inside.explainer(await service.inside.network(), options)
-        found = await self._look(request, given, inside.explain, expires)
-        if not parameters.wants_png(request.query_params, request.headers.get("accept", "")):
-            return JSONResponse(_results(found, lambda one: _without_path(one.to_json())))
-        if len(found) != 1:
-            raise Refused(422, "body", f"{len(found)} images; valid: one for a PNG, or format=json")
-        return Response(await service.inside.draw(found[0]), media_type="image/png")
+        look = partial(inside.explain, given)
+        if parameters.wants_png(request.query_params, request.headers.get("accept", "")):
+            return await self._figure(request, look, expires)
+
+        def record(shown: Any) -> Mapping[str, Any]:
+            return _without_path(look(shown).to_json())
+
+        return await self._look(request, service.shown, record, expires)
+
+    async def _figure(
+        self, request: Request, look: Callable[[Any], Any], expires: float
+    ) -> Response:
+        service, images = self._service, await self._images(request)
+        if len(images) != 1:
+            raise Refused(422, "body", f"{len(images)} images; valid: one for a PNG, or JSON")
+
+        async def work() -> bytes:
+            (shown,) = await service.shown(images, expires)
+            return await service.inside.draw(await self._call(look, shown, expires))
+
+        figure = await self._work(request, 1, work(), calls=True)
+        return Response(figure, media_type="image/png")
 
     async def attention(self, request: Request, expires: float) -> Response:
         """Attention weights of one block for the images of a body."""
         options = parameters.attention(request.query_params)
         network = await self._service.inside.network()
         given = inside.explainer(network, options | {"method": "attention"})
-        found = await self._look(request, given, inside.attention, expires)
-        return JSONResponse(_results(found, lambda one: one))
+        look = partial(inside.attention, given)
+        return await self._look(request, self._service.shown, look, expires)
 
     async def _look(
-        self, request: Request, given: Any, look: Callable[[Any, Any], Any], expires: float
-    ) -> list[Any]:
-        """Result of `look` for each image, computed one by one."""
-        service = self._service
+        self,
+        request: Request,
+        read: Callable[[Sequence[bytes], float], Awaitable[list[Any]]],
+        look: Callable[[Any], Mapping[str, Any]],
+        expires: float,
+    ) -> Response:
+        """Record of each image, computed one after another: other requests take turns."""
+        images = await self._images(request)
+        limit = self._service.settings.max_answer
+        results = Results(request.state.claim, images=len(images), limit=limit)
 
-        async def work(images: Sequence[bytes]) -> list[Any]:
-            found = await service.shown(images, expires)
-            return await each_good(
-                found, lambda one: service.compute.run(partial(look, given, one), expires)
-            )
+        async def work() -> None:
+            for one in await read(images, expires):
+                good = not isinstance(one, Refused)
+                await results.add(await self._call(look, one, expires) if good else one)
 
+        await self._work(request, len(images), work(), calls=True)
+        return await asyncio.to_thread(results.response)
+
+    async def _call(self, look: Callable[[Any], Any], given: Any, expires: float) -> Any:
         try:
-            return await self._each(request, work)
+            return await self._service.compute.run(partial(look, given), expires)
         except VitlabError as error:  # an option that only this size of image does not support
             raise Refused(422, "parameter", str(error)) from error
 
-    async def _each(
-        self, request: Request, work: Callable[[Sequence[bytes]], Awaitable[list[Any]]]
-    ) -> list[Any]:
-        """Result of `work` with the images of the body."""
-        service = self._service
-        with service.holding() as memory:
-            body = await self._body(request, memory)
-            kind = request.headers.get("content-type", "")
-            images = images_of(body, kind, most=service.settings.max_queue)
-            return await self._work(request, images, work)
+    async def _images(self, request: Request) -> list[bytes]:
+        """Images of the body."""
+        kind = request.headers.get("content-type", "")
+        most = self._service.settings.max_queue
+        body = await self._body(request, json=is_json(kind))
+        return await parsed(body, partial(images_of, body, kind, most=most))
 
-    async def _body(self, request: Request, memory: Memory) -> bytes:
+    async def _body(self, request: Request, *, json: bool) -> bytes:
+        claim: Claim = request.state.claim
         limit = self._service.settings.max_upload
-        return await read_body(request, limit=limit, reserve=memory.take)
+        body = await read_body(request, limit=limit, reserve=claim.take)
+        if json:
+            claim.take(len(body))  # the texts and images in it
+        return body
 
     async def _work(
-        self,
-        request: Request,
-        images: Sequence[bytes],
-        work: Callable[[Sequence[bytes]], Awaitable[list[Any]]],
-    ) -> list[Any]:
-        with self._service.admitted(len(images)):
-            found: list[Any] = await unless_gone(request, work(images))
+        self, request: Request, images: int, work: Coroutine[Any, Any, T], *, calls: bool = False
+    ) -> T:
+        """Result of work with so many images, unless they are too many or the client leaves."""
+        try:
+            request.state.claim.admit(images, calls=calls)
+        except Refused:
+            work.close()
+            raise
+        found: T = await unless_gone(request, work)
         return found
 
     async def _predict(
         self, request: Request, images: Sequence[bytes], expires: float
     ) -> list[Row | Refused]:
-        return await self._work(request, images, lambda one: self._service.predict(one, expires))
+        return await self._work(request, len(images), self._service.predict(images, expires))
 
     async def huggingface(self, request: Request, expires: float) -> Response:
         """`image-classification` of Hugging Face's inference clients."""
-        with self._service.holding() as memory:
-            body = await self._body(request, memory)
-            kind = request.headers.get("content-type", "")
-            image, given = adapters.huggingface_request(body, kind)
-            predictor = self._service.predictor
-            top = adapters.check_parameters(given, predictor.task, most=parameters.MOST_TOP)
-            rows = _complete(await self._predict(request, [image], expires))
-        return JSONResponse(adapters.huggingface_answer(rows[0], predictor.labels, top))
+        kind = request.headers.get("content-type", "")
+        body = await self._body(request, json=is_json(kind))
+        read = partial(adapters.huggingface_request, body, kind)
+        image, given = await parsed(body, read)
+        predictor = self._service.predictor
+        top = adapters.check_parameters(given, predictor.task, most=parameters.MOST_TOP)
+        (row,) = _complete(await self._predict(request, [image], expires))
+        return JSONResponse(adapters.huggingface_answer(row, predictor.labels, top))
 
     async def infer(self, request: Request, expires: float) -> Response:
         """`infer` of the Open Inference Protocol."""
         self._check_name(request)
-        with self._service.holding() as memory:
-            body = await self._body(request, memory)
-            most = self._service.settings.max_queue
-            images, name = adapters.inference_images(body, most=most)
-            rows = _complete(await self._predict(request, images, expires))
-        return JSONResponse(adapters.inference_answer(np.stack(rows), self._name, name))
+        body = await self._body(request, json=True)
+        most = self._service.settings.max_queue
+        images, name = await parsed(body, partial(adapters.inference_images, body, most=most))
+        numbers = len(images) * len(self._labels)
+        check_length(NUMBER * numbers, self._service.settings.max_answer)
+        rows = np.stack(_complete(await self._predict(request, images, expires)))
+
+        def make() -> Response:
+            return JSONResponse(adapters.inference_answer(rows, self._name, name))
+
+        return await _made(make, numbers=numbers)
+
+    @property
+    def _labels(self) -> Sequence[str]:
+        return self._service.predictor.labels
 
     @property
     def _name(self) -> str:
@@ -217,8 +267,7 @@ class Routes:
     async def metadata(self, request: Request) -> Response:
         """Metadata of the model in the Open Inference Protocol."""
         self._check_name(request)
-        labels = self._service.predictor.labels
-        return JSONResponse(adapters.inference_metadata(self._name, len(labels)))
+        return JSONResponse(adapters.inference_metadata(self._name, len(self._labels)))
 
     async def model_ready(self, request: Request) -> Response:
         """200 when requests are accepted."""
@@ -255,6 +304,7 @@ class Routes:
             "limits": {
                 "max_upload": self._service.settings.max_upload,
                 "max_images": self._service.settings.max_queue,
+                "max_answer": self._service.settings.max_answer,
                 "deadline": self._service.settings.deadline,
             },
             "version": __version__,
@@ -262,12 +312,13 @@ class Routes:
         return JSONResponse(facts)
 
     async def live(self, request: Request) -> Response:
-        """200 while the process works."""
-        return JSONResponse({"live": True})
+        """200 while the process works; 503 if a stage has ended: only a restart helps."""
+        alive = self._service.alive
+        return JSONResponse({"live": alive}, status_code=200 if alive else 503)
 
     async def ready(self, request: Request) -> Response:
         """200 when requests are accepted."""
-        ready = self._service.ready and not self._service.draining
+        ready = self._service.ready
         return JSONResponse({"ready": ready}, status_code=200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
@@ -289,14 +340,9 @@ def _bundle(classifier: Classifier) -> dict[str, Any]:
     return found
 
 
-def _results(found: Sequence[Any], record: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-    """Records of all images in order; of those that cannot be read, only the error."""
-    return {
-        "results": [
-            {"error": one.message} if isinstance(one, Refused) else {**record(one), "error": None}
-            for one in found
-        ]
-    }
+async def _made(make: Callable[[], Response], *, numbers: int) -> Response:
+    """Response with so many numbers."""
+    return await asyncio.to_thread(make) if numbers > MANY else make()
 
 
 def _without_path(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -311,8 +357,15 @@ def _complete(found: Sequence[Row | Refused]) -> list[Row]:
     return [one for one in found if not isinstance(one, Refused)]
 
 
-async def _discard(request: Request) -> None:
-    """Read the rest of a body: a connection closed under it would lose the answer."""
+async def _discard(request: Request, error: Refused) -> None:
+    """Read the rest of a body: a connection closed under it would lose the answer.
+
+    A client that waits for 100 Continue sends nothing after the answer, so the connection ends.
+    """
+    waits = request.headers.get("expect", "").lower() == "100-continue"
+    if waits and not request.state.claim.bodies:
+        error.headers["connection"] = "close"
+        return
     try:
         async with asyncio.timeout(DRAINED):
             async for _ in request.stream():
@@ -324,8 +377,3 @@ async def _discard(request: Request) -> None:
 async def _http_error(request: Request, error: HTTPException) -> Response:
     content = {"error": error.detail, "request_id": request.scope.get("request_id")}
     return JSONResponse(content, status_code=error.status_code, headers=error.headers)
-
-
-async def _bug(request: Request, error: Exception) -> Response:
-    content = {"error": "an error of the server", "request_id": request.scope.get("request_id")}
-    return JSONResponse(content, status_code=500)

@@ -5,7 +5,7 @@ import base64
 import binascii
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -14,7 +14,13 @@ from vitlab.serve.settings import Refused
 
 BOUNDARY = re.compile(r"""boundary=(?:"([^"]{1,70})"|([!-:<-~]{1,70}))""", re.ASCII)
 END = b"\r\n\r\n"
+T = TypeVar("T")
 LONGEST_HEADER = 8192
+MOST_VALUES = 10_000
+"""Values of JSON: an image is one text."""
+PIECE = 1 << 20
+LARGE = 1 << 18
+"""Bytes of a body that is parsed in a thread: the event loop goes on."""
 
 
 class Gone(Exception):
@@ -63,22 +69,37 @@ def too_long(limit: int) -> Refused:
     return Refused(413, "size", f"body too long; valid: at most {limit:,} bytes")
 
 
+async def parsed(body: bytes, parse: Callable[[], T]) -> T:
+    """Result of `parse`, which reads this body."""
+    return await asyncio.to_thread(parse) if len(body) > LARGE else parse()
+
+
 def images_of(body: bytes, content_type: str, *, most: int) -> list[bytes]:
     """Images of a body: of a form, of JSON `{"images": [base64, ...]}`, or the body itself."""
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind.startswith("multipart/"):
+    if content_type.strip().lower().startswith("multipart/"):
         images = parts_of(body, content_type, most=most)
-    elif kind == "application/json":
+    elif is_json(content_type):
         images = json_images(json_of(body).get("images"), most=most)
     else:
         images = [body]
-    if not images or not all(images):
-        raise Refused(400, "image", "an empty image; valid: the bytes of an image file")
+    if not images:
+        raise Refused(400, "image", "no image; valid: the bytes of an image file")
     return images
 
 
+def is_json(content_type: str) -> bool:
+    """True if a body of this type is JSON."""
+    return content_type.partition(";")[0].strip().lower() == "application/json"
+
+
 def json_of(body: bytes) -> dict[str, Any]:
-    """Object of a JSON body."""
+    """Object of a JSON body; Refused for more values than a request has, before they are built."""
+    values = 0
+    for begin in range(0, len(body), PIECE):
+        piece = body[begin : begin + PIECE]
+        values += sum(map(piece.count, (b",", b"[", b"{")))
+        if values > MOST_VALUES:
+            raise Refused(422, "body", f"JSON of too many values; valid: at most {MOST_VALUES:,}")
     try:
         found = parse_json(body)
     except (ValueError, RecursionError) as error:

@@ -12,9 +12,9 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, BinaryIO, cast
 
@@ -117,21 +117,33 @@ class Job:
     wanted: int
     expires: float
     found: "asyncio.Future[bytes]"
+    queued: float = field(default_factory=time.monotonic)
 
 
 class Decoders:
     """Pool of decoding processes, each used by one task of the event loop."""
 
     def __init__(
-        self, preprocessing: Preprocessing, *, count: int, seconds: float, max_pixels: int | None
+        self,
+        preprocessing: Preprocessing,
+        *,
+        count: int,
+        seconds: float,
+        max_pixels: int | None,
+        decoded: Callable[[float, float], None] = lambda waited, seconds: None,
     ) -> None:
-        """`seconds` is the most that one image may take."""
-        self._preprocessing = preprocessing
+        """`seconds` is the most that one image may take; `decoded` is called after each."""
+        self._preprocessing, self._decoded = preprocessing, decoded
         self._count, self._seconds, self._max_pixels = count, seconds, max_pixels
         self._waiting: asyncio.Queue[Job] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._started: list[asyncio.Event] = []
         self._processes: set[asyncio.subprocess.Process] = set()
+
+    @property
+    def alive(self) -> bool:
+        """True while every process is looked after."""
+        return not any(task.done() for task in self._tasks)
 
     def start(self) -> None:
         """Start the processes."""
@@ -157,6 +169,8 @@ class Decoders:
         return parse_shown(await self._answer(content, expires, WHOLE), self._preprocessing)
 
     async def _answer(self, content: bytes, expires: float, wanted: int) -> bytes:
+        if not content:
+            raise Refused(400, "image", "an empty image; valid: the bytes of an image file")
         job = Job(content, wanted, expires, asyncio.get_running_loop().create_future())
         self._waiting.put_nowait(job)
         return await job.found
@@ -174,7 +188,8 @@ class Decoders:
         started.set()
         while True:
             job = await self._waiting.get()
-            if job.found.done() or time.monotonic() > job.expires:
+            begun = time.monotonic()
+            if job.found.done() or begun > job.expires:
                 continue
             try:
                 status, answer = await asyncio.wait_for(_ask(process, job), self._seconds)
@@ -185,6 +200,7 @@ class Decoders:
                 await self._end(process)
                 process = await self._restart()
                 continue
+            self._decoded(begun - job.queued, time.monotonic() - begun)
             _settle(job.found, status, answer)
 
     async def _restart(self) -> asyncio.subprocess.Process:

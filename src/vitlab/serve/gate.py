@@ -1,7 +1,6 @@
 """The gate in front of every route: hosts, origins, keys, request ids, headers and one log line."""
 
 import ipaddress
-import json
 import logging
 import re
 import time
@@ -13,12 +12,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vitlab.serve.logs import REQUESTS
 from vitlab.serve.metrics import Metrics
 from vitlab.serve.settings import Refused, Settings
 
+CSP = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 SECURITY = {
     "cache-control": "no-store",
-    "content-security-policy": "default-src 'self'; frame-ancestors 'none'",
+    "content-security-policy": CSP,
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
@@ -27,10 +28,14 @@ SECURITY = {
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 OPEN = ("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready")
 """Paths of probes: no key, any Host."""
+METRICS = "/metrics"
+EXPOSED = "retry-after, x-request-id, x-shape"
+"""Headers of an answer that web pages of allowed origins may read."""
 GONE = 499
 """Status in the log of a request whose client left before its answer."""
 
-log = logging.getLogger("vitlab.serve.requests")
+log = logging.getLogger(__name__)
+requests = logging.getLogger(REQUESTS)
 
 
 class Gate:
@@ -60,32 +65,46 @@ class Gate:
             await send(message)
 
         try:
-            self._check(scope["path"], headers)
-            if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-                await _preflight()(scope, receive, dressed)
-            else:
-                await self._app(scope, receive, dressed)
+            await self._inside(scope, headers)(scope, receive, dressed)
         except Refused as error:
             await answer(error, request_id, self._metrics)(scope, receive, dressed)
+        except Exception:
+            log.exception("request %s failed", request_id)
+            if status != GONE:  # an answer has begun
+                raise
+            await _bug(request_id)(scope, receive, dressed)
         finally:
-            path = scope["path"] if scope["path"] in self._paths else "other"
-            self._metrics.answered(path, status)
+            self._metrics.answered(self._name(scope), status)
             _log(scope, request_id, status, time.monotonic() - begun)
 
-    def _check(self, path: str, headers: Headers) -> None:
+    def _inside(self, scope: Scope, headers: Headers) -> ASGIApp:
+        """The application, or the answer to a preflight, which has no key; Refused otherwise."""
+        path: str = scope["path"]
         if path in OPEN:
-            return
+            return self._app
+        self._check_source(headers)
+        if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            return _preflight()
+        keyless = not self._settings.keys or (self._settings.public_metrics and path == METRICS)
+        if not keyless and not self._settings.is_key(_key(headers)):
+            raise Refused(401, "key", "no valid key", {"www-authenticate": "Bearer"})
+        return self._app
+
+    def _name(self, scope: Scope) -> str:
+        """Path under which a request is counted: that of its route, with names for its parts."""
+        route, path = scope.get("route"), scope["path"]
+        return route.path if route is not None else path if path in self._paths else "other"
+
+    def _check_source(self, headers: Headers) -> None:
         if "transfer-encoding" in headers and "content-length" in headers:
             close = {"connection": "close"}
             raise Refused(400, "length", "two lengths of one body; valid: one of them", close)
-        host = headers.get("host", "")
+        host = headers.get("host", "").lower()
         if not self._is_host(host):
             raise Refused(403, "host", "this Host is not served; valid: --allow-host NAME")
         origin = headers.get("origin")
-        if origin is not None and not self._is_origin(origin, host):
+        if origin is not None and not self._is_origin(origin.lower(), host):
             raise Refused(403, "origin", "this Origin is not allowed; valid: --allow-origin URL")
-        if self._settings.keys and not self._settings.is_key(_key(headers)):
-            raise Refused(401, "key", "no valid key", {"www-authenticate": "Bearer"})
 
     def _is_host(self, host: str) -> bool:
         """Accept addresses, which cannot be rebound, and names that were allowed."""
@@ -111,8 +130,9 @@ class Gate:
             answer[name] = value
         answer["x-request-id"] = request_id
         origin = asked.get("origin")
-        if origin in self._settings.origins:
-            answer["access-control-allow-origin"] = str(origin)
+        if origin is not None and origin.lower() in self._settings.origins:
+            answer["access-control-allow-origin"] = origin
+            answer["access-control-expose-headers"] = EXPOSED
             answer["cross-origin-resource-policy"] = "cross-origin"
             answer.add_vary_header("Origin")
 
@@ -122,6 +142,11 @@ def answer(error: Refused, request_id: str, metrics: Metrics) -> JSONResponse:
     metrics.rejected(error.reason)
     content = {"error": error.message, "request_id": request_id}
     return JSONResponse(content, status_code=error.status, headers=error.headers)
+
+
+def _bug(request_id: str) -> JSONResponse:
+    content = {"error": "an error of the server", "request_id": request_id}
+    return JSONResponse(content, status_code=500)
 
 
 def _preflight() -> Response:
@@ -149,4 +174,4 @@ def _log(scope: Scope, request_id: str, status: int, seconds: float) -> None:
         "status": status,
         "ms": round(1000 * seconds, 1),
     }
-    log.info("%s", json.dumps(line))  # ASCII, so control characters are escaped
+    requests.info("request", extra={"fields": line})

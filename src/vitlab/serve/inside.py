@@ -7,7 +7,8 @@ computes these requests between batches of images.
 import asyncio
 import io
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from vitlab.explain.explanation import Explanation
 
 Pixels = NDArray[np.uint8]
-DIGITS = 7
-"""Decimal places of features and attention weights in answers."""
+PAUSE = 10.0
+"""Seconds until weights that could not be opened are opened again."""
 
 log = logging.getLogger(__name__)
 
@@ -34,24 +35,31 @@ class Inside:
     """The network of a served model in torch, opened when it is first needed."""
 
     def __init__(self, open_network: Callable[[], Classifier] | None) -> None:
-        """`open_network` is called once, in a thread; None: there are no weights for torch."""
+        """`open_network` is called in a thread; None: there are no weights for torch."""
         self._open = open_network
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="torch")
         self._opened: asyncio.Future[Classifier] | None = None
+        self._again = 0.0
+        """When weights that could not be opened are opened again."""
 
     async def network(self) -> Classifier:
         """The network; Refused with 501 if there is none."""
         if self._open is None:
             raise _absent("an exported file only predicts")
-        if self._opened is None:
+        if self._opened is None or (_failed(self._opened) and time.monotonic() > self._again):
             loop = asyncio.get_running_loop()
             self._opened = loop.run_in_executor(self._thread, self._open)
+            self._opened.add_done_callback(self._set_pause)
         try:
             # A request that is too late leaves the network to the next one.
             return await asyncio.shield(self._opened)
         except Exception as error:
-            log.warning("the weights cannot be opened with torch: %s", error)
             raise _absent("its weights cannot be opened with torch") from error
+
+    def _set_pause(self, opened: "asyncio.Future[Classifier]") -> None:
+        if _failed(opened):
+            log.warning("the weights cannot be opened with torch: %s", opened.exception())
+            self._again = time.monotonic() + PAUSE
 
     async def draw(self, explanation: "Explanation") -> bytes:
         """Figure of an explanation as PNG; Refused with 501 without matplotlib."""
@@ -66,6 +74,10 @@ class Inside:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
+def _failed(opened: "asyncio.Future[Any]") -> bool:
+    return opened.done() and not opened.cancelled() and opened.exception() is not None
+
+
 def _absent(reason: str) -> Refused:
     return Refused(501, "torch", f"no features or explanations of this model: {reason}")
 
@@ -78,8 +90,8 @@ def _draw(explanation: "Explanation") -> bytes:
 
 def features(
     network: Classifier, *, kind: str, layer: int | None
-) -> Callable[[Sequence[Pixels]], list[Any]]:
-    """Function from pixels of images to the features of each; Refused for a wrong option."""
+) -> Callable[[Pixels], dict[str, Any]]:
+    """Function from the pixels of an image to its features; Refused for a wrong option."""
     import torch
 
     from vitlab.data.images import normalise
@@ -92,11 +104,10 @@ def features(
     mean, std = network.preprocessing.mean, network.preprocessing.std
     device = next(network.model.parameters()).device
 
-    def compute(pixels: Sequence[Pixels]) -> list[Any]:
+    def compute(pixels: Pixels) -> dict[str, Any]:
         with torch.inference_mode():
-            images = normalise(torch.from_numpy(np.stack(pixels)).to(device), mean, std)
-            found = readout(images).float().cpu().numpy()
-        return [_numbers(one) for one in found]
+            images = normalise(torch.from_numpy(pixels[None].copy()).to(device), mean, std)
+            return {"features": readout(images)[0].float().cpu().numpy()}
 
     return compute
 
@@ -153,12 +164,8 @@ def attention(given: "Explainer", shown: Shown) -> dict[str, Any]:
         "token": ask.token,
         "prefix": found.prefix,
         "grid": list(found.stages[layer].grid),
-        "weights": _numbers(chosen.float().cpu().numpy()),
+        "weights": chosen.float().cpu().numpy(),
     }
-
-
-def _numbers(values: NDArray[np.float32]) -> Any:
-    return values.astype(np.float64).round(DIGITS).tolist()
 
 
 def _wrong(error: VitlabError) -> Refused:

@@ -26,8 +26,10 @@ class Metrics:
         self._queue = Gauge("queue_images", "Images that are accepted and not answered.", **whole)
         stages = {
             "wait": "Seconds that an image waited for the engine.",
-            "decode": "Seconds from the body of an image to its pixels.",
-            "compute": "Seconds that a batch took in the engine.",
+            "decode_wait": "Seconds that an image waited for a decoder.",
+            "decode": "Seconds that an image took in a decoder.",
+            "compute": "Seconds that a batch of images took in the engine.",
+            "call": "Seconds that features, a map or attention weights of an image took.",
         }
         self._stages = {
             name: Histogram(f"{name}_seconds", text, buckets=SECONDS, **whole)
@@ -45,14 +47,19 @@ class Metrics:
         """An image that waited for the engine."""
         self._stages["wait"].observe(seconds)
 
-    def decoded(self, seconds: float) -> None:
-        """An image that was decoded."""
+    def decoded(self, waited: float, seconds: float) -> None:
+        """An image that was decoded, and waited before."""
+        self._stages["decode_wait"].observe(waited)
         self._stages["decode"].observe(seconds)
 
     def batch(self, images: int, seconds: float) -> None:
         """A batch that was computed."""
         self._batch.observe(images)
         self._stages["compute"].observe(seconds)
+
+    def called(self, seconds: float) -> None:
+        """A call that was computed."""
+        self._stages["call"].observe(seconds)
 
     def answered(self, path: str, status: int) -> None:
         """A request that was answered."""

@@ -1,60 +1,32 @@
 """Run a server: bind, warm up, answer until SIGTERM or SIGINT, finish what was accepted."""
 
 import asyncio
-import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from math import ceil
+from types import ModuleType
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vitlab.classify.classifier import Classifier
 from vitlab.errors import InputError
 from vitlab.serve.app import build
+from vitlab.serve.connections import Protocol, look_at
 from vitlab.serve.service import Service
 from vitlab.serve.settings import Settings
 
-HEADER_SECONDS = 10.0
-"""Seconds in which the first line and the headers of a request must arrive."""
 BACKLOG = 2048
+FILES = 100
+"""Files that are open besides connections, at most."""
 
-log = logging.getLogger(__name__)
-
-
-class Protocol(H11Protocol):
-    """HTTP/1.1 that closes connections whose headers do not arrive."""
-
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        """Start the clock of the first request."""
-        super().connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        """Stop the clock when headers are complete."""
-        super().data_received(data)
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
-        super().connection_lost(exc)
-        self._stop()
-
-    def _watch(self) -> None:
-        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
-            self._stop()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(HEADER_SECONDS, self.transport.close)
-
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+resource: ModuleType | None
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 
 class Server(uvicorn.Server):
@@ -66,7 +38,7 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             build(service),
             loop="asyncio",
-            http=Protocol,
+            http=protocol(service),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -75,7 +47,7 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=5,
-            timeout_graceful_shutdown=int(settings.drain) or 1,
+            timeout_graceful_shutdown=ceil(settings.draining),
         )
         super().__init__(config)
         self._service, self._ready = service, started
@@ -96,10 +68,12 @@ class Server(uvicorn.Server):
     async def run_service(self, listener: socket.socket) -> None:
         """Serve until a signal; raises if the service cannot start."""
         starting = asyncio.create_task(self._start())
+        looking = asyncio.create_task(look_at(self.server_state.connections))
         try:
             await self.serve(sockets=[listener])
         finally:
             starting.cancel()
+            looking.cancel()
             await self._service.close()
         if self._failure is not None:
             raise self._failure
@@ -111,6 +85,16 @@ class Server(uvicorn.Server):
             self._failure, self.should_exit = error, True
             return
         self._ready()
+
+
+def protocol(service: Service) -> type[Protocol]:
+    """Protocol for as many connections as the settings and the limit of open files allow."""
+    limit = service.settings.max_connections
+    if resource is not None:
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = max(1, min(limit, files - FILES)) if files > 0 else limit
+    refused = staticmethod(partial(service.metrics.rejected, "connections"))
+    return type("Protocol", (Protocol,), {"limit": limit, "refused": refused})
 
 
 def bind(settings: Settings) -> socket.socket:

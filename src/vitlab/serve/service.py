@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ from numpy.typing import NDArray
 
 from vitlab.classify.classifier import Classifier
 from vitlab.classify.predictor import Engine
-from vitlab.serve.compute import Compute
+from vitlab.serve.claims import Claim, Load
+from vitlab.serve.compute import Compute, smooth
 from vitlab.serve.decoding import Decoders, Shown, first_refusal
 from vitlab.serve.inside import Inside
 from vitlab.serve.metrics import Metrics
@@ -40,13 +40,37 @@ class Service:
             count=settings.decoders,
             seconds=settings.deadline,
             max_pixels=settings.max_pixels,
+            decoded=self._decoded_one,
         )
         self.compute = Compute(
             lambda: self.predictor.engine, max_batch=settings.max_batch, metrics=self.metrics
         )
-        self.ready, self.draining = False, False
-        self.images, self.held = 0, 0
-        self.metrics.watch_queue(lambda: self.images)
+        self._decode_seconds = 0.0
+        self.warm, self.draining = False, False
+        self.load = Load(settings, self._times)
+        self.metrics.watch_queue(lambda: self.load.images)
+
+    @property
+    def alive(self) -> bool:
+        """True unless a stage that was started has ended."""
+        return not self.warm or (self.compute.alive and self.decoders.alive)
+
+    @property
+    def ready(self) -> bool:
+        """True if requests are accepted."""
+        return self.warm and self.alive and not self.draining
+
+    def _times(self) -> tuple[float, float]:
+        """Seconds that an image takes, and a call: those of the slowest stage."""
+        decoding = self._decode_seconds / self.settings.decoders
+        return (
+            max(decoding, self.compute.seconds_per_image),
+            max(decoding, self.compute.seconds_per_call),
+        )
+
+    def _decoded_one(self, waited: float, seconds: float) -> None:
+        self._decode_seconds = smooth(self._decode_seconds, seconds)
+        self.metrics.decoded(waited, seconds)
 
     async def start(self) -> None:
         """Start the stages; the service is ready after a warm-up."""
@@ -54,58 +78,54 @@ class Service:
         warm = self.compute.start(self._warm_up)
         await self.decoders.ready()
         await warm
-        self.ready = True
+        self.warm = True
 
     async def close(self) -> None:
         """Stop all stages."""
-        self.ready = False
+        self.warm = False
         self.inside.close()
         await asyncio.to_thread(self.compute.close)
         await self.decoders.close()
 
-    def _warm_up(self, engine: Engine) -> None:
-        """Compute a lone image and a whole batch, which engines may compute in other ways."""
+    def _warm_up(self, engine: Engine) -> float:
+        """Compute a lone image and a batch, which engines may compute in other ways.
+
+        Returns the seconds of an image in that batch, which is a whole one if it ends within the
+        deadline.
+        """
         shape = (self.predictor.preprocessing.channels, *self.predictor.preprocessing.size)
-        for images in sorted({1, self.settings.max_batch}):
+        images, seconds = 1, 0.0
+        for _ in range(2):
+            begun = time.monotonic()
             engine.predict(np.zeros((images, *shape), np.uint8))
+            seconds = (time.monotonic() - begun) / images
+            fitting = self.settings.deadline / max(seconds, 1e-6)
+            images = max(1, min(self.settings.max_batch, int(fitting)))
+        return seconds
 
     def check_open(self) -> None:
         """Refuse early: before the body of a request is read."""
         if self.draining:
             raise Refused(503, "draining", "the server is shutting down", {"connection": "close"})
-        if not self.ready:
+        if not self.warm:
             raise Refused(503, "starting", "the model is being loaded", {"retry-after": "1"})
-        if self.images >= self.settings.max_queue:
-            raise self._busy()
+        self.load.check()
+
+    @contextmanager
+    def holding(self) -> Iterator[Claim]:
+        """Count the bytes of a body while it is in memory."""
+        claim = Claim(self.load)
+        try:
+            yield claim
+        finally:
+            claim.release()
 
     @contextmanager
     def admitted(self, images: int) -> Iterator[None]:
         """Count images while they are worked on; Refused if there are too many already."""
-        if self.images + images > self.settings.max_queue:
-            raise self._busy()
-        self.images += images
-        try:
+        with self.holding() as claim:
+            claim.admit(images)
             yield
-        finally:
-            self.images -= images
-
-    @contextmanager
-    def holding(self) -> Iterator["Memory"]:
-        """Count the bytes of a body while it is in memory."""
-        memory = Memory(self)
-        try:
-            yield memory
-        finally:
-            self.held -= memory.taken
-
-    def _busy(self) -> Refused:
-        seconds = ceil(self.images * self.compute.seconds_per_image) or 1
-        return Refused(
-            429,
-            "busy",
-            f"{self.images} images are waiting; valid: at most {self.settings.max_queue}",
-            {"retry-after": str(seconds)},
-        )
 
     async def pixels(
         self, images: Sequence[bytes], expires: float
@@ -118,9 +138,7 @@ class Service:
         return await self._decoded([self.decoders.decode_whole(one, expires) for one in images])
 
     async def _decoded(self, work: Sequence[Awaitable[Any]]) -> list[Any]:
-        begun = time.monotonic()
         found: list[Any] = await asyncio.gather(*work, return_exceptions=True)
-        self.metrics.decoded(time.monotonic() - begun)
         for one in found:
             if isinstance(one, BaseException) and not isinstance(one, Refused):
                 raise one
@@ -132,25 +150,6 @@ class Service:
     async def predict(self, images: Sequence[bytes], expires: float) -> "list[Row | Refused]":
         """Predictions of each image, or its refusal."""
         found = await self.pixels(images, expires)
-        return await each_good(found, lambda one: self.compute.run(one, expires))
-
-
-async def each_good(found: Sequence[Any], work: Callable[[Any], Awaitable[Any]]) -> list[Any]:
-    """Result of `work` for each image that was read; refusals stay in their places."""
-    good = [one for one in found if not isinstance(one, Refused)]
-    results = iter(await asyncio.gather(*map(work, good)))
-    return [one if isinstance(one, Refused) else next(results) for one in found]
-
-
-class Memory:
-    """Bytes that one request holds."""
-
-    def __init__(self, service: Service) -> None:
-        self._service, self.taken = service, 0
-
-    def take(self, size: int) -> None:
-        """Reserve bytes; Refused if all requests together would hold too many."""
-        if self._service.held + size > self._service.settings.max_memory:
-            raise Refused(429, "memory", "too many uploads at once", {"retry-after": "1"})
-        self._service.held += size
-        self.taken += size
+        good = [one for one in found if not isinstance(one, Refused)]
+        rows = iter(await asyncio.gather(*(self.compute.run(one, expires) for one in good)))
+        return [one if isinstance(one, Refused) else next(rows) for one in found]
