@@ -232,7 +232,7 @@ def test_results_are_refused_before_their_text_is_made() -> None:
 
     async def run() -> None:
         results = Results(claim, images=2, limit=1_000_000)
-        with pytest.raises(Refused, match="about 4.0 MB"):
+        with pytest.raises(Refused, match=r"about 4\.0 MB"):
             await results.add({"weights": np.zeros((200, 1000), np.float32)})
         await results.add({"weights": np.full((100, 300), 0.25, np.float32)})
         assert claim.answer > 100_000

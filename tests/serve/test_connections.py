@@ -1,9 +1,9 @@
-"""Connections: clients that send or read slowly, leave, come in crowds, or wait for 100 Continue."""
+"""Connections: clients that send or read slowly, leave, are too many, or wait for 100 Continue."""
 
 import asyncio
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest

@@ -80,6 +80,10 @@ def test_the_manifest_is_valid() -> None:
     options = options_of(container["args"])
     assert options["port"] == port["containerPort"]
     assert options["allow_host"] == [found["Service"]["metadata"]["name"]]
+    scraped = pod["metadata"]["annotations"]
+    assert scraped["prometheus.io/port"] == str(options["port"])
+    assert "get" in PATHS[scraped["prometheus.io/path"]]
+    assert options["public_metrics"]  # annotations cannot carry a key
     assert str(options["api_key_file"]).startswith(container["volumeMounts"][0]["mountPath"])
     pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod["spec"]["terminationGracePeriodSeconds"] > options["drain"] + pause

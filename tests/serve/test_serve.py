@@ -3,8 +3,11 @@
 import base64
 import io
 import json
+import os
 import random
 import re
+import subprocess
+import sys
 import tomllib
 import zlib
 from collections.abc import Iterator
@@ -254,6 +257,45 @@ def test_an_exported_model_is_served_without_torch(server: Running) -> None:
     loaded = Path(f"/proc/{server.process.pid}/maps").read_text()
     assert "onnxruntime" in loaded
     assert "libtorch" not in loaded
+
+
+def test_a_server_is_ready_after_few_imports(tmp_path: Path) -> None:
+    """Modules are counted, since time depends on the machine: 728 with all extras installed."""
+    words = ("-X", "importtime", "-m", "vitlab", "serve", "cifar10", "--port", "0", "--quiet")
+    listed = tmp_path / "imports"
+    with listed.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            env=os.environ | {"PYTHONPATH": str(SOURCE)},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert "http://" in process.stdout.readline()
+        process.terminate()
+        process.communicate()
+    found = [line.rpartition("|")[2].strip() for line in listed.read_text().splitlines()]
+    assert {"vitlab.serve.server", "onnxruntime", "numpy"} <= set(found)
+    assert len(found) < 900
+    assert not {"torch", "matplotlib", "scipy", "transformers", "huggingface_hub"} & set(found)
+
+
+def test_a_server_that_others_can_reach_warns() -> None:
+    with serving("--host", "0.0.0.0") as server:
+        code, errors = server.stop()
+    assert code == 0
+    assert errors.startswith("warning: 0.0.0.0 can be reached by others, and no key is needed")
+    assert len(errors.splitlines()) == 1
+
+
+def test_messages_of_the_http_library_are_json() -> None:
+    with serving() as server:
+        assert server.exchange(b"\x1b[2J\r\n\r\n").split()[1] == b"400"
+        _, errors = server.stop()
+    (line,) = map(json.loads, errors.splitlines())
+    assert line.keys() == {"time", "level", "message"}
+    assert line["level"] == "warning"
 
 
 def test_developers_have_all_that_a_server_needs() -> None:

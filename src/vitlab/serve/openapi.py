@@ -17,14 +17,16 @@ ERRORS = {
     "408": "The deadline has passed.",
     "413": "Too many bytes, pixels or images.",
     "415": "A format that is not decoded, or an animation.",
-    "422": "A parameter or body that is not valid.",
+    "422": "A parameter or body that is not valid, or an answer that would be too long.",
     "429": "Too much work is waiting; Retry-After has the seconds to wait.",
+    "500": "An error of the server, which its log describes by the id of the request.",
     "501": "The model is an exported file, which only predicts.",
-    "503": "The server is starting or shutting down.",
+    "503": "The server is starting or shutting down, or computes no more.",
 }
-WORK = ("400", "401", "403", "408", "413", "415", "422", "429", "503")
+NOTE = "Other methods of these paths are answered with 405, other paths with 404; none redirects."
+WORK = ("400", "401", "403", "408", "413", "415", "422", "429", "500", "503")
 """Errors of requests with images."""
-FACTS = ("401", "403")
+FACTS = ("401", "403", "500")
 """Errors of requests without images."""
 INSIDE = (*WORK, "501")
 """Errors of requests that need torch."""
@@ -46,7 +48,7 @@ def document(model: str) -> dict[str, Any]:
     """OpenAPI 3.1 description of every route for a model of this name."""
     return {
         "openapi": "3.1.0",
-        "info": {"title": "vitlab serve", "version": __version__},
+        "info": {"title": "vitlab serve", "version": __version__, "description": NOTE},
         "paths": _work() | _facts() | _adapters(model),
     }
 
@@ -95,7 +97,7 @@ def _facts() -> dict[str, Any]:
     metrics = {"summary": "Metrics for Prometheus.", "responses": {"200": text, **_errors(FACTS)}}
     return {
         "/model": _get("Labels, preprocessing, metrics, licence and limits."),
-        "/health/live": _get("The process works.", ()),
+        "/health/live": _get("The process works; with 503, only a restart helps.", ("503",)),
         "/health/ready": _get("Requests are accepted.", ("503",)),
         "/metrics": {"get": metrics},
         "/openapi.json": _get("This document."),
@@ -126,7 +128,7 @@ def _adapters(model: str) -> dict[str, Any]:
         )
         | {"get": {"summary": "The page.", "responses": {"200": page, **_errors(FACTS)}}},
         "/v2": _get("Server metadata of the Open Inference Protocol."),
-        "/v2/health/live": _get("The process works.", ()),
+        "/v2/health/live": _get("The process works; with 503, only a restart helps.", ("503",)),
         "/v2/health/ready": _get("Requests are accepted.", ("503",)),
         "/v2/models/{name}": _get("Model metadata.", (*FACTS, "404")) | {"parameters": name},
         "/v2/models/{name}/ready": _get("The model is ready.", (*FACTS, "404", "503"))
