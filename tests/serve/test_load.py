@@ -54,7 +54,7 @@ def test_a_stuck_or_dead_decoder_costs_one_request() -> None:
 def test_work_of_clients_that_left_or_are_late_is_not_computed() -> None:
     engine = Sleepy()
     engine.go.clear()
-    engine.predict = lambda pixels: (Sleepy.predict(engine, pixels), pixels[:, 0, 0])[1]  # type: ignore[method-assign]
+    engine.predict = lambda pixels: (Sleepy.predict(engine, pixels), pixels[:, 0, 0])[1]
 
     async def run() -> list[Any]:
         compute = Compute(lambda: engine, max_batch=4, metrics=Metrics())

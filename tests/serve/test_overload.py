@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,12 +108,16 @@ def test_images_that_would_be_late_are_left_out_unless_nothing_else_waits() -> N
     assert taken([-1, -2], each=1.0) == ([], [])
 
 
-def test_calls_and_batches_take_turns() -> None:
+def test_calls_and_batches_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, order = Sleepy(), list[str]()
+
+    def predict(pixels: Any) -> Any:
+        order.append("batch")
+        return pixels
 
     async def run() -> None:
         compute = Compute(lambda: engine, max_batch=2, metrics=Metrics())
-        engine.predict = lambda pixels: order.append("batch") or pixels  # type: ignore[method-assign]
+        monkeypatch.setattr(engine, "predict", predict)
         later, go = time.monotonic() + 60, threading.Event()
         await compute.start(lambda _: 0.0)
         busy = asyncio.create_task(compute.run(go.wait, later))

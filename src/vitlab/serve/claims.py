@@ -1,4 +1,4 @@
-"""What a request holds until its answer is sent: images in the queue, bytes of body and answer."""
+"""Resources of a request until its answer is sent: images in the queue, bytes of body and answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Load:
 
 
 class Claim:
-    """What one request holds."""
+    """Images and bytes of one request."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
