@@ -1,4 +1,4 @@
-"""Resources of a request until its answer is sent: images in the queue, bytes of body and answer."""
+"""Resources of a request until its answer is sent: images in the queue, bytes in memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
