@@ -103,6 +103,26 @@ class SelfAttention(nn.Module):
         return rearrange(fused, "b n (p a k) -> p b a n k", p=count, a=self.heads).unbind(0)
 
 
+class CausalAttention(SelfAttention):
+    """Self-attention of each token to itself and the tokens before it."""
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, grid: Grid, read: int | None = None
+    ) -> Float[Tensor, "B A M K"]:
+        """Attention output: values weighted by each query's attention."""
+        dropout = self.attention_dropout if self.training else 0.0
+        return dot_product_attention(q, k, v, _causal(q, k), dropout=dropout)
+
+    def weights_of(self, q: Tensor, k: Tensor, grid: Grid) -> Float[Tensor, "B A M N"]:
+        """Softmax weights that `attend` applies to the values for these queries and keys."""
+        return attention_weights(q, k, _causal(q, k))
+
+
+def _causal(q: Tensor, k: Tensor) -> Bool[Tensor, "M N"]:
+    """Mask of the keys that are not behind their query, for the first M of N tokens."""
+    return torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+
+
 def dot_product_attention(
     q: Float[Tensor, "*batch M K"],
     k: Float[Tensor, "*batch N K"],
