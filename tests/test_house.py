@@ -19,6 +19,7 @@ COMMANDS = (
     *("models", "summary", "train", "evaluate", "info", "convert", "predict", "demo", "data"),
     *("push", "pull", "weights", "export"),
     *("features", "similar", "fewshot", "finetune", "explain", "figures", "walkthrough"),
+    "zeroshot",
     *("benchmark", "experiment", "pretrain", "serve", "explore", "doctor"),
 )
 

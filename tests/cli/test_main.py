@@ -49,7 +49,7 @@ GROUPED = {
     "Models and weights": "models summary weights info convert",
     "Data": "data",
     "Train": "train finetune pretrain experiment",
-    "Predict and evaluate": "predict evaluate features similar fewshot benchmark",
+    "Predict and evaluate": "predict zeroshot evaluate features similar fewshot benchmark",
     "Understand": "explore explain figures walkthrough",
     "Export and share": "export serve push pull",
 }
@@ -90,6 +90,7 @@ def test_version(command: Command) -> None:
         *("models", "summary", "train", "evaluate", "info", "convert", "export", "predict", "demo"),
         *("push", "pull", "weights list", "weights fetch"),
         *("features", "similar", "fewshot", "finetune", "explain", "figures", "walkthrough"),
+        "zeroshot",
         *("benchmark", "experiment", "pretrain"),
     ],
 )

@@ -62,7 +62,8 @@ def same_embeddings(found: Tensor, expected: Tensor) -> None:
 
 def same_tensors_back(tower: TextTower, rules: Any, theirs: dict[str, Tensor]) -> None:
     """Reversed, the rules give every tensor of theirs bit for bit, and no other."""
-    state, found = tower.state_dict(), {}
+    state = tower.state_dict()
+    found: dict[str, Tensor] = {}
     for rule in rules:
         tensors = rule.to_theirs([state[name] for name in rule.ours])
         found.update(zip(rule.theirs, tensors, strict=True))

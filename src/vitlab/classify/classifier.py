@@ -5,7 +5,7 @@ Imports no torch by itself: exported models are computed without it.
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,7 @@ from vitlab.classify.exported import (
     open_exported,
 )
 from vitlab.classify.predictor import Engine, Prediction, Predictor
+from vitlab.classify.prompts import TEMPLATE, check_labels, check_templates
 from vitlab.errors import InputError, MissingExtra, UnknownName, VitlabError, WeightsError
 from vitlab.images.pixels import Given, as_picture, as_pictures, is_single, reading
 from vitlab.images.preprocessing import Preprocessing
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from vitlab.classify.zeroshot import TextEncoder
     from vitlab.explain.explanation import Explanation
     from vitlab.models.cost import Footprint
     from vitlab.weights.preparation import Stated
@@ -67,6 +69,7 @@ class Classifier:
         self.model: Any = None
         self.exported: ExportedModel | None = None
         self._footprint: Footprint | None = None
+        self._text: TextEncoder | None = None
         if isinstance(model, ExportedModel):
             self.engine, self.exported = model.engine, model
             self.merge_tokens = model.metadata.facts.merge_tokens
@@ -110,6 +113,55 @@ class Classifier:
             predictor = self.predictor(batch_size=size, threshold=threshold)
             batches = predictor.stream(as_pictures(images, predictor.preprocessing), top=top)
             return [prediction for batch in batches for prediction in batch]
+
+    def zeroshot(
+        self,
+        images: Given | Iterable[Given],
+        labels: Sequence[str],
+        *,
+        templates: str | Sequence[str] = TEMPLATE,
+        top: int = 5,
+        batch_size: int | None = None,
+        threshold: float | None = None,
+    ) -> list[Prediction]:
+        """Predictions of a CLIP or SigLIP for labels that are texts.
+
+        A label replaces `{}` in each of the templates, whose embeddings are averaged. CLIP's
+        probabilities add up to one; each of SigLIP's stands alone: the `top` labels, or all with a
+        probability of at least `threshold`.
+        """
+        classifier = self.for_labels(labels, templates=templates)
+        if threshold is not None or classifier.source.task == "single-label":
+            return classifier.predict(images, top=top, batch_size=batch_size, threshold=threshold)
+        found = classifier.predict(images, top=top, batch_size=batch_size, threshold=0.0)
+        return [replace(prediction, top=prediction.top[:top]) for prediction in found]
+
+    def for_labels(
+        self,
+        labels: Sequence[str],
+        *,
+        templates: str | Sequence[str] = TEMPLATE,
+        watch: Callable[[str, int, int], None] | None = None,
+    ) -> "Classifier":
+        """Classifier of a CLIP or SigLIP for labels that are texts, without its text tower."""
+        labels, templates = check_labels(labels), check_templates(templates)
+        self._require_torch("zeroshot")
+        from vitlab.classify.zeroshot import with_labels
+
+        plain = self.model.model if self.merge_tokens else self.model
+        model = with_labels(plain, self.text, labels, templates, watch)
+        return Classifier(model, model.source, merge_tokens=self.merge_tokens)
+
+    @property
+    def text(self) -> "TextEncoder":
+        """Text tower of a CLIP or SigLIP with its tokenizer, read at its first use."""
+        if self._text is None:
+            self._require_torch("text")
+            from vitlab.classify.zeroshot import open_text
+
+            plain = self.model.model if self.merge_tokens else self.model
+            self._text = open_text(plain, self.source)
+        return self._text
 
     def predictor(
         self, *, batch_size: int | None = None, threshold: float | None = None

@@ -47,6 +47,7 @@ from vitlab.cli.similar import similar
 from vitlab.cli.train import TrainCommand, train
 from vitlab.cli.walkthrough import walkthrough
 from vitlab.cli.weights import weights
+from vitlab.cli.zeroshot import zeroshot
 from vitlab.errors import ConfigError, VitlabError
 from vitlab.machine.world import close_world, launched, rank_and_size
 
@@ -55,7 +56,7 @@ PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
     "Models and weights": (models, summary, weights, info, convert),
     "Data": (data,),
     "Train": (train, finetune, pretrain, experiment),
-    "Predict and evaluate": (predict, evaluate, features, similar, fewshot, benchmark),
+    "Predict and evaluate": (predict, zeroshot, evaluate, features, similar, fewshot, benchmark),
     "Understand": (explore, explain, figures, walkthrough),
     "Export and share": (export, serve, push, pull),
 }

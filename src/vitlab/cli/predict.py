@@ -105,7 +105,7 @@ def predict(
     Exit code: 0 all done, 3 done except for images that cannot be read, 2 a user error (such as
     a single image that cannot be read; nothing is written), 1 a bug.
     """
-    printer = _Printer(json=json, quiet=output is not None or merge is not None, top=top)
+    printer = PredictionPrinter(json=json, quiet=output is not None or merge is not None, top=top)
     if merge is not None:
         _merge(merge, (model, output, images), printer)
         return
@@ -156,7 +156,7 @@ def predict(
 
 
 def _in_parts(
-    printer: "_Printer",
+    printer: "PredictionPrinter",
     model: str,
     images: list[str],
     *,
@@ -182,7 +182,7 @@ def _in_parts(
         raise typer.Exit(SOME_FAILED)
 
 
-def _merge(output: Path, others: tuple[object, ...], printer: "_Printer") -> None:
+def _merge(output: Path, others: tuple[object, ...], printer: "PredictionPrinter") -> None:
     """Join the parts of an output."""
     from vitlab.errors import ConfigError
     from vitlab.jobs.predict_parts import merge_predictions
@@ -195,7 +195,7 @@ def _merge(output: Path, others: tuple[object, ...], printer: "_Printer") -> Non
         raise typer.Exit(SOME_FAILED)
 
 
-class _Printer:
+class PredictionPrinter:
     """Prints predictions as they come; the first waits, since a lone one is shown in detail."""
 
     def __init__(self, *, json: bool, quiet: bool, top: int | None) -> None:

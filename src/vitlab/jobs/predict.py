@@ -275,6 +275,34 @@ def predict(
             return job.run(found, file.job.batch_size, file)
 
 
+def predict_with(
+    classifier: Classifier,
+    images: Sequence[str | os.PathLike[str]],
+    *,
+    model: str | os.PathLike[str],
+    top: int,
+    threshold: float | None,
+    batch_size: int | None,
+    each: Callable[[Prediction], None],
+    watch: Watch | None,
+    stdin: Callable[[], BufferedIOBase] = lambda: cast(BufferedIOBase, sys.stdin.buffer),
+) -> Predicted:
+    """Classify images as `predict` does, with a classifier that is open; `model` is its name."""
+    inputs = ImageInputs(names=[os.fspath(name) for name in images], stdin=stdin)
+    job = _Job(
+        model=os.fspath(model),
+        classifier=classifier,
+        inputs=inputs,
+        top=top,
+        threshold=threshold,
+        sheet=None,
+        each=each,
+        watch=watch,
+    )
+    with reading(None):
+        return job.run(job.begin(), 1 if inputs.single and batch_size is None else batch_size)
+
+
 def _export(weights: Path, output: Path) -> None:
     from vitlab.jobs.export import export
 

@@ -56,7 +56,7 @@ class AttentionPool(nn.Module):
         read = tokens[:, self.skip :]
         return self.finish(self.attention(self.probes(tokens.shape[0]), read, mask))
 
-    def probes(self, images: int) -> Float[Tensor, "B 1 D"]:
+    def probes(self, images: int | torch.SymInt) -> Float[Tensor, "B 1 D"]:
         """Learned queries, repeated for each image."""
         return self.probe.expand(images, -1, -1)
 

@@ -30,7 +30,7 @@ def read_labels(given: Labels, classes: int) -> tuple[str, ...]:
     if given == IMAGENET:
         labels, where = imagenet_labels(), IMAGENET
     elif isinstance(given, str | os.PathLike):
-        labels, where = _from_file(Path(given)), os.fspath(given)
+        labels, where = labels_in(Path(given)), os.fspath(given)
     else:
         labels, where = tuple(map(str, given)), "labels"
     if len(labels) != classes:
@@ -66,8 +66,8 @@ def _plain(name: str) -> str:
     return " ".join(re.split(r"[\s_-]+", name.casefold())).strip()
 
 
-def _from_file(path: Path) -> tuple[str, ...]:
-    """One label a line, or JSON: a list, or an object of numbers to labels."""
+def labels_in(path: Path) -> tuple[str, ...]:
+    """Labels of a file: one label a line, or JSON: a list, or an object of numbers to labels."""
     if not path.is_file():
         hint = suggest(path.name, [IMAGENET])
         raise WeightsError(f"{path}: no such file of labels, and no known set; {hint}")
