@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import vitlab
 from command import Command
@@ -151,12 +152,17 @@ def test_evaluate_reads_it(command: Command, made: Made, bundle: Path, colours: 
 
 @pytest.mark.parametrize("method", ["relevance", "gradcam", "input-gradient"])
 def test_explain_reads_it(method: str, bundle: Path, colours: Path) -> None:
-    classifier = vitlab.load(bundle)
-    image = colours / "test" / "red" / "0.png"
-    red, blue = (classifier.explain(image, method=method, target=t) for t in ("red", "blue"))
-    assert np.isfinite(red.map).all()
-    assert not np.array_equal(red.map, blue.map)
-    assert dict(red.top) == pytest.approx(dict(classifier.predict(image, top=5)[0].top))
+    classifier, images = vitlab.load(bundle), sorted(colours.rglob("*.png"))
+    maps = []
+    for label in LABELS.split(","):
+        explained = classifier.explain_many(images, method=method, target=label)
+        maps.append(np.stack([one.map for one in explained]))
+        assert [dict(one.top) for one in explained] == [
+            pytest.approx(dict(one.top), abs=1e-5) for one in classifier.predict(images)
+        ]
+    found = np.stack(maps)
+    assert np.isfinite(found).all()
+    assert found.std(axis=0).max() > 0, "maps do not depend on the label"
 
 
 @pytest.mark.slow
@@ -179,6 +185,70 @@ def test_features_and_info_read_it(
     outcome = command("features", bundle, colours, "--output", tmp_path / "f.npz")
     assert outcome.code == 0, outcome.err
     assert found(command, "info", bundle)["labels"] == LABELS.split(",")
+
+
+# Images most similar to a text
+
+
+def test_similar_to_a_text(command: Command, made: Made, colours: Path, tmp_path: Path) -> None:
+    path, sheet = tmp_path / "f.npz", tmp_path / "sheet.png"
+    assert command("features", made[1], colours, "--output", path, "--kind", "embedding").code == 0
+    text = "a red car 红色"
+    options = ("--top", 4, "--contact-sheet", sheet)
+    answers = found(command, "similar", path, "--text", text, *options)
+    images = sorted(colours.rglob("*.png"))
+    classifier = vitlab.load(made[1])
+    x = classifier.features(images, kind="embedding")
+    x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    cosines = x @ classifier.text.embed([text])[0].numpy()
+    order = np.argsort(-cosines)[:4]
+    assert (answers["text"], answers["searched"]) == (text, 6)
+    assert [match["path"] for match in answers["matches"]] == [str(images[i]) for i in order]
+    similarity = [match["similarity"] for match in answers["matches"]]
+    np.testing.assert_allclose(similarity, cosines[order], atol=1e-6)
+    assert sheet.stat().st_size > 1000
+    by_image = found(command, "similar", path, images[0], "--top", 1)
+    assert by_image["matches"][0]["path"] == str(images[0])
+
+
+def test_cosines_are_the_logits_of_zero_shot(made: Made, colours: Path) -> None:
+    classifier, images = vitlab.load(made[1]), sorted(colours.rglob("*.png"))
+    x = torch.nn.functional.normalize(
+        torch.from_numpy(classifier.features(images, kind="embedding")), dim=1
+    )
+    labelled = classifier.for_labels(["a cat", "a dog"], templates="{}")
+    text, tower = classifier.text.embed(["a cat", "a dog"]), classifier.text.tower
+    logits = x @ text.T * tower.logit_scale.exp()
+    logits += 0 if tower.logit_bias is None else tower.logit_bias
+    found = labelled.predict(images, top=2, **({} if made[0] == "clip" else {"threshold": 0}))
+    expected = labelled.activate(logits)
+    for prediction, row in zip(found, expected, strict=True):
+        scores = dict(prediction.top)
+        assert [scores["a cat"], scores["a dog"]] == pytest.approx(row.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ((), "neither an image nor a text to compare with; valid: one of both"),
+        (("IMAGE", "--text", "a"), "an image and a text to compare with; valid: one of both"),
+        (("--text", " "), "an empty text; valid: at least one word"),
+        (("--text", "a"), "holds pooled features, before the projection that images and texts"),
+    ],
+)
+def test_queries_that_cannot_be(
+    command: Command,
+    made: Made,
+    query: tuple[str, ...],
+    message: str,
+    colours: Path,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "f.npz"
+    assert command("features", made[1], colours, "--output", path).code == 0
+    image = colours / "test" / "red" / "0.png"
+    options = [image if word == "IMAGE" else word for word in query]
+    assert message in command("similar", path, *options).mistake
 
 
 # Mistakes

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from vitlab import VisionTransformer, ViTConfig, create_model
 from vitlab.errors import InputError, UnknownName
 from vitlab.models.features import Readout
+from vitlab.weights.source import fingerprint
 
 BATCH, DEPTH, WIDTH, REGISTERS, ROWS, COLUMNS = 2, 3, 14, 5, 3, 7
 PLAIN = ViTConfig(
@@ -48,6 +49,28 @@ def test_pooled_is_what_the_head_reads(images: Tensor) -> None:
     with torch.inference_mode():
         assert model.head is not None
         torch.testing.assert_close(model.head(Readout(model)(images)), model(images))
+
+
+@pytest.mark.parametrize("unit_norm", [False, True])
+def test_the_embedding_is_what_the_last_layer_reads(images: Tensor, unit_norm: bool) -> None:
+    model = model_with(head="projection", representation_size=17, unit_norm=unit_norm)
+    with torch.inference_mode():
+        found = Readout(model, kind="embedding")(images)
+        assert found.shape == (BATCH, 17)
+        assert model.head is not None
+        torch.testing.assert_close(model.head(found), model(images))
+    with pytest.raises(InputError, match="valid: embedding without a layer"):
+        Readout(model, kind="embedding", layer=1)
+
+
+def test_the_projection_counts_in_the_fingerprint_of_embeddings() -> None:
+    model = model_with(head="projection", representation_size=17)
+    before = fingerprint(model), fingerprint(model, embedding=True)
+    model.head.weight.data += 1
+    assert (fingerprint(model), fingerprint(model, embedding=True)) == before
+    model.pre_logits.weight.data += 1
+    assert fingerprint(model) == before[0]
+    assert fingerprint(model, embedding=True) != before[1]
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2, -1, -3])

@@ -188,6 +188,18 @@ def test_a_repository_of_transformers_opens_and_its_pickles_and_code_stay_there(
         torch.testing.assert_close(found.model(images), small_model()(images))
 
 
+def test_tokenizers_and_configs_of_text_towers_come_along(
+    hub: Hub, tmp_path: Path, place: Path
+) -> None:
+    beside = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json")
+    beside += ("merges.txt", "spiece.model", "open_clip_config.json", "processor_config.json")
+    files = transformers_files(tmp_path / "theirs")
+    hub.publish("bob/clip", files | dict.fromkeys(beside, b"{}"))
+    pulled = pull("hf:bob/clip", place / "clip")
+    assert set(beside) <= set(pulled.files)
+    assert (pulled.folder / "spiece.model").read_bytes() == b"{}"
+
+
 def test_a_repository_of_timm_opens(hub: Hub, tmp_path: Path, place: Path) -> None:
     hub.publish("bob/timm", timm_files(tmp_path / "theirs.safetensors"))
     found = vitlab.load(pull("hf:bob/timm", place / "timm").folder)

@@ -23,13 +23,12 @@ from vitlab.classify.exported import (
     open_exported,
 )
 from vitlab.classify.predictor import Engine, Prediction, Predictor
-from vitlab.classify.prompts import TEMPLATE, check_labels, check_templates
 from vitlab.errors import InputError, MissingExtra, UnknownName, VitlabError, WeightsError
 from vitlab.images.pixels import Given, as_picture, as_pictures, is_single, reading
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.machine.device import check_weights, may_have_accelerator
 from vitlab.objectives.objective import objective_of
-from vitlab.task import THRESHOLD
+from vitlab.task import TEMPLATE, THRESHOLD
 from vitlab.weights.bundle import ONNX, is_bundle
 from vitlab.weights.labels import Labels, read_labels
 from vitlab.weights.reading import SUFFIXES
@@ -144,6 +143,8 @@ class Classifier:
         watch: Callable[[str, int, int], None] | None = None,
     ) -> "Classifier":
         """Classifier of a CLIP or SigLIP for labels that are texts, without its text tower."""
+        from vitlab.classify.prompts import check_labels, check_templates
+
         labels, templates = check_labels(labels), check_templates(templates)
         self._require_torch("zeroshot")
         from vitlab.classify.zeroshot import with_labels
@@ -231,7 +232,7 @@ class Classifier:
         layer: int | None = None,
         batch_size: int = 32,
     ) -> NDArray[np.float32]:
-        """Features of images: `pooled` or `cls` vectors, or grids of `patches`.
+        """Features of images: `pooled`, `embedding` or `cls` vectors, or grids of `patches`.
 
         Without `layer`, the output of the last LayerNorm; with it, of that block before it.
         """

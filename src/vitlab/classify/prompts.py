@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from vitlab.errors import InputError
+from vitlab.task import TEMPLATE
 
-TEMPLATE = "a photo of a {}"
-"""Default template, in which a label replaces the braces."""
 PLACE = "{}"
 
 

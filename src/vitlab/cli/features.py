@@ -1,4 +1,4 @@
-"""`vitlab features`: features of images, written to a file."""
+"""Commands on frozen features: `vitlab features` and `vitlab fewshot`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,6 +7,7 @@ import typer
 
 from vitlab.cli.options import (
     Download,
+    DrawSeed,
     Images,
     ImagesAtOnce,
     ImageSize,
@@ -15,13 +16,23 @@ from vitlab.cli.options import (
     Model,
     Preparation,
     Workers,
+    split_names,
     states_preprocessing,
 )
-from vitlab.cli.output import human, print_json, print_left_out, print_pairs
+from vitlab.cli.output import (
+    human,
+    print_json,
+    print_left_out,
+    print_line,
+    print_pairs,
+    print_table,
+)
 from vitlab.cli.progress import job_progress
 
 if TYPE_CHECKING:
+    from vitlab.evaluation.fewshot import Score
     from vitlab.jobs.features import Extracted
+    from vitlab.jobs.fewshot import FewShot
 
 
 @states_preprocessing
@@ -30,7 +41,11 @@ def features(
     images: Images,
     output: Annotated[Path, typer.Option(metavar="FILE.npz|.parquet", help="File to write.")],
     kind: Annotated[
-        str, typer.Option(help="pooled (input of the head), cls (class token) or patches (a grid).")
+        str,
+        typer.Option(
+            help="pooled (input of the head), embedding (behind its projection), cls (class token) "
+            "or patches (a grid)."
+        ),
     ] = "pooled",
     layer: Layer = None,
     image_size: ImageSize = None,
@@ -90,3 +105,98 @@ def _lines(found: "Extracted") -> list[tuple[str, str]]:
     if found.broken:
         lines.insert(1, ("not readable", f"{len(found.broken):,} (left out)"))
     return lines
+
+
+# Few-shot evaluation: accuracy of frozen features with few training images of each class.
+
+
+def parse_shots(text: str) -> tuple[int, ...]:
+    """Numbers from `1,5,10`."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise typer.BadParameter(f"{text!r} is not a list of numbers from 1, such as 1,5,10")
+    return tuple(map(int, parts))
+
+
+@states_preprocessing
+def fewshot(
+    model: Model,
+    data: Annotated[str, typer.Option(help="A dataset's name, or a folder of images.")],
+    shots: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Training images of each class.")
+    ] = "1,5,10",
+    draws: Annotated[int, typer.Option(min=1, help="Random draws of them.")] = 5,
+    seed: DrawSeed = 0,
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="least-squares, knn or logistic; default: all."),
+    ] = None,
+    kind: Annotated[
+        str, typer.Option(help="pooled (input of the head) or cls (class token).")
+    ] = "pooled",
+    layer: Layer = None,
+    image_size: ImageSize = None,
+    batch_size: ImagesAtOnce = 64,
+    workers: Workers = 0,
+    download: Download = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Write accuracy against shots.")
+    ] = None,
+    preprocessing: Preparation = None,
+    json: Json = False,
+) -> None:
+    """Fit small classifiers to frozen features of a few images and test them on the others."""
+    from vitlab.jobs.fewshot import check_plot, write_plot
+    from vitlab.jobs.fewshot import fewshot as run
+
+    if plot is not None:
+        check_plot(plot)
+    with job_progress() as watch:
+        found = run(
+            model,
+            data,
+            shots=parse_shots(shots),
+            draws=draws,
+            seed=seed,
+            methods=split_names(methods),
+            kind=kind,
+            layer=layer,
+            image_size=image_size,
+            batch_size=batch_size,
+            workers=workers,
+            download=download,
+            preprocessing=preprocessing,
+            watch=watch,
+        )
+    if plot is not None:
+        write_plot(found, plot)
+    if json:
+        print_json(found.to_dict())
+        return
+    _print_scores(found)
+    if plot is not None:
+        print_line()
+        print_line(f"plot: {plot}")
+
+
+def _print_scores(found: "FewShot") -> None:
+    print_line(
+        f"{found.data}: {found.test_images:,} test images of {found.classes} classes, "
+        f"mean of {found.draws} draw{'s' * (found.draws > 1)}"
+        + (" with its 95% interval" if found.draws > 1 else "")
+    )
+    shots = sorted({score.shots for score in found.scores})
+    methods = list(dict.fromkeys(score.method for score in found.scores))
+    cells = {(score.method, score.shots): _cell(score) for score in found.scores}
+    print_table(
+        ("method", *(f"{count} shot{'s' * (count > 1)}" for count in shots)),
+        ((method, *(cells[method, count] for count in shots)) for method in methods),
+    )
+    print_left_out(found.broken)
+
+
+def _cell(score: "Score") -> str:
+    if score.interval is None:
+        return f"{score.mean:.1%}"
+    low, high = score.interval
+    return f"{score.mean:.1%} ({low:.1%} to {high:.1%})"

@@ -23,8 +23,7 @@ from vitlab.cli.experiment import experiment
 from vitlab.cli.explain import explain
 from vitlab.cli.explore import explore
 from vitlab.cli.export import export
-from vitlab.cli.features import features
-from vitlab.cli.fewshot import fewshot
+from vitlab.cli.features import features, fewshot
 from vitlab.cli.figures import figures
 from vitlab.cli.finetune import finetune
 from vitlab.cli.hub import pull, push

@@ -1,4 +1,4 @@
-"""`vitlab similar`: the images most similar to one."""
+"""`vitlab similar`: the images most similar to one, or to a text."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,16 @@ def similar(
     features: Annotated[
         Path, typer.Argument(metavar="FEATURES", help="File written by `vitlab features`.")
     ],
-    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image file.")],
+    image: Annotated[
+        Path | None, typer.Argument(metavar="IMAGE", help="An image file; not with --text.")
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORDS",
+            help="A text instead, for the embeddings (--kind embedding) of a CLIP or SigLIP.",
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Images to show.")] = 10,
     model: Annotated[str | None, typer.Option(help="New path of the model, if it moved.")] = None,
     image_size: ImageSize = None,
@@ -24,7 +33,7 @@ def similar(
     preprocessing: Preparation = None,
     json: Json = False,
 ) -> None:
-    """Find the images with the most similar features (cosine similarity)."""
+    """Find the images with the most similar features to an image or a text (cosine similarity)."""
     from vitlab.jobs.similar import check_sheet, write_sheet
     from vitlab.jobs.similar import similar as search
 
@@ -34,6 +43,7 @@ def similar(
         found = search(
             features,
             image,
+            text=text,
             top=top,
             model=model,
             image_size=image_size,
@@ -45,7 +55,7 @@ def similar(
     if json:
         print_json(
             {
-                "image": found.image,
+                **({"image": found.image} if found.text is None else {"text": found.text}),
                 "searched": found.searched,
                 "matches": [to_dict(match) for match in found.matches],
             }

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from vitlab.classify.prompts import TEMPLATE
 from vitlab.cli.options import (
     Changes,
     ImageSize,
@@ -20,6 +19,7 @@ from vitlab.cli.output import print_json, print_line
 from vitlab.cli.predict import SOME_FAILED, TOP, PredictionPrinter
 from vitlab.cli.progress import image_progress, job_progress
 from vitlab.errors import ConfigError
+from vitlab.task import TEMPLATE
 
 
 @states_preprocessing

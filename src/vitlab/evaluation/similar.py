@@ -45,6 +45,15 @@ def check_vectors(stored: FeatureInfo) -> None:
         raise DataError("holds grids of patches, not one vector an image; valid: pooled, cls")
 
 
+def check_text(stored: FeatureInfo) -> None:
+    """Raise for features that cannot be compared with the embedding of a text."""
+    if stored.kind != "embedding":
+        raise DataError(
+            f"holds {stored.kind} features, before the projection that images and texts share; "
+            f"valid for a text: features of `vitlab features --kind embedding`"
+        )
+
+
 def check_same(stored: FeatureInfo, query: FeatureInfo) -> None:
     """Raise for features that are not comparable."""
     if (stored.kind, stored.layer) != (query.kind, query.layer):

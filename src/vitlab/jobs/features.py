@@ -69,7 +69,7 @@ class Embedder:
         kind: Any = self.readout.kind
         return FeatureInfo(
             model=self.name,
-            weights=fingerprint(self.classifier.model),
+            weights=fingerprint(self.classifier.model, embedding=kind == "embedding"),
             kind=kind,
             layer=self.readout.layer,
             preprocessing=preprocessing,

@@ -1,4 +1,4 @@
-"""`vitlab similar`: the images of a feature file that are most similar to one."""
+"""`vitlab similar`: the images of a feature file that are most similar to one, or to a text."""
 
 import os
 from collections.abc import Iterator
@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jaxtyping import Float32
+from numpy import ndarray
 from PIL import Image
 
 from vitlab.data.images import ArraySet
 from vitlab.data.pointed import open_named
 from vitlab.errors import DataError, FileError, InputError, PreprocessingUnknown, WeightsError
 from vitlab.evaluation.feature_file import FeatureInfo, FeatureReader, Rows, reading_features
-from vitlab.evaluation.similar import CHUNK, check_same, check_vectors, nearest
+from vitlab.evaluation.similar import CHUNK, check_same, check_text, check_vectors, nearest
 from vitlab.images.contact_sheet import Tile, write_contact_sheet
 from vitlab.images.statistics import tile_image
 from vitlab.jobs.features import Embedder, Watch, open_embedder
@@ -35,7 +37,9 @@ class Match:
 class Similar:
     """The nearest images, the most similar first."""
 
-    image: str
+    image: str | None
+    text: str | None
+    """The query, if it is not an image."""
     info: FeatureInfo
     searched: int
     """Images in the file."""
@@ -44,8 +48,9 @@ class Similar:
 
 def similar(
     features: Path,
-    image: Path,
+    image: Path | None = None,
     *,
+    text: str | None = None,
     top: int = 10,
     model: str | os.PathLike[str] | None = None,
     image_size: Size | None = None,
@@ -54,23 +59,26 @@ def similar(
 ) -> Similar:
     """Find the most similar images; the model is the one that made the features, or `model`.
 
+    The query is an image, or a text for the `embedding` features of a CLIP or SigLIP.
     The only valid `image_size` is that of the features. Weights without known preprocessing get
     that of the features.
     """
     if top < 1:
         raise InputError(f"top {top}; valid: at least 1")
+    _check_query(image, text)
     with reading_features(features) as reader, _naming(features):
         check_vectors(reader.info)
+        if text is not None:
+            check_text(reader.info)
         _check_size(reader.info, image_size)
         embedder = _embedder(features, reader.info, model, preprocessing)
         check_same(reader.info, embedder.info())
-        query = embedder.classifier.features(
-            image, kind=embedder.readout.kind, layer=embedder.readout.layer
-        )[0]
+        query = _query(embedder, image, text)
         found = nearest(_watched(reader, watch), query, top=top)
         names = reader.names(found.rows.tolist())
     return Similar(
-        image=os.fspath(image),
+        image=None if image is None else os.fspath(image),
+        text=text,
         info=reader.info,
         searched=reader.count,
         matches=tuple(
@@ -80,10 +88,31 @@ def similar(
     )
 
 
+def _check_query(image: Path | None, text: str | None) -> None:
+    if (image is None) == (text is None):
+        found = "neither an image nor a text" if text is None else "an image and a text"
+        raise InputError(f"{found} to compare with; valid: one of both")
+    if text is not None and not text.strip():
+        raise InputError("an empty text; valid: at least one word")
+
+
+def _query(embedder: Embedder, image: Path | None, text: str | None) -> Float32[ndarray, " D"]:
+    """Features of the image, or embedding of the text."""
+    classifier, readout = embedder.classifier, embedder.readout
+    if text is not None:
+        found: Float32[ndarray, " D"] = classifier.text.embed([text])[0].numpy()
+        return found
+    assert image is not None
+    return classifier.features(image, kind=readout.kind, layer=readout.layer)[0]
+
+
 def write_sheet(found: Similar, path: Path) -> None:
-    """Write a contact sheet of the query and the most similar images."""
-    asked = Path(found.image)
-    query = Tile(image=tile_image(asked), caption=asked.name, group="the image")
+    """Write a contact sheet of the most similar images, behind the image that was the query."""
+    queries, name = [], f"“{found.text}”"
+    if found.image is not None:
+        image = Path(found.image)
+        name = image.name
+        queries = [Tile(image=tile_image(image), caption=name, group="the image")]
     tiles = (
         Tile(
             image=_picture(match.path, found.info.folder),
@@ -92,7 +121,7 @@ def write_sheet(found: Similar, path: Path) -> None:
         )
         for match in found.matches
     )
-    write_contact_sheet(path, [query, *tiles], title=f"Most like {asked.name}")
+    write_contact_sheet(path, [*queries, *tiles], title=f"Most like {name}")
 
 
 def check_sheet(path: Path) -> None:

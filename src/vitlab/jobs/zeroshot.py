@@ -9,10 +9,11 @@ from typing import Any
 from vitlab import __version__
 from vitlab.classify.classifier import Classifier, load
 from vitlab.classify.predictor import Prediction
-from vitlab.classify.prompts import TEMPLATE, check_labels, check_templates
+from vitlab.classify.prompts import check_labels, check_templates
 from vitlab.errors import FileError, InputError
 from vitlab.jobs.predict import Predicted, predict_with
 from vitlab.jobs.predict import Watch as ImageWatch
+from vitlab.task import TEMPLATE
 from vitlab.weights.bundle import save_bundle
 from vitlab.weights.resolve import title_of
 

@@ -1,4 +1,4 @@
-"""Feature extraction: pooled, class-token or patch features of any layer."""
+"""Feature extraction: pooled, class-token or patch features of any layer, and embeddings."""
 
 from typing import Any, Literal, get_args
 
@@ -9,7 +9,7 @@ from vitlab.errors import InputError, UnknownName
 from vitlab.models.merging import check_unmerged
 from vitlab.models.vit import VisionTransformer, layer_number
 
-Kind = Literal["pooled", "cls", "patches"]
+Kind = Literal["pooled", "cls", "patches", "embedding"]
 
 
 class Readout:
@@ -30,6 +30,8 @@ class Readout:
             cnn: Any = self.model
             pooled: Tensor = cnn.pool_map(cnn.feature_map(images))
             return pooled
+        if self.kind == "embedding":
+            return self.model.represent(self.model.features(images).pooled)
         if self.layer is None:
             found: Tensor = getattr(self.model.features(images), self.kind)
             return found
@@ -51,6 +53,11 @@ def _check(model: nn.Module, kind: str, layer: int | None) -> None:
         return
     if kind == "cls" and not model.config.class_token:
         raise InputError("cls features of a model without class token; valid: pooled, patches")
+    if kind == "embedding" and layer is not None:
+        raise InputError(
+            f"embedding of layer {layer}, but its projection knows the last layer alone; valid: "
+            f"embedding without a layer"
+        )
     if kind == "pooled" and layer is not None and model.config.attention_pool:
         raise InputError(
             f"pooled features of layer {layer}, but this model's attention pooling knows the last "

@@ -72,7 +72,10 @@ def _work() -> dict[str, Any]:
         "/classify": _post("Labels of images.", {"top": top}, _results(result), WORK),
         "/features": _post(
             "Features of images.",
-            {"kind": {"type": "string", "enum": ["pooled", "cls", "patches"]}, "layer": WHOLE},
+            {
+                "kind": {"type": "string", "enum": ["pooled", "embedding", "cls", "patches"]},
+                "layer": WHOLE,
+            },
             _results(_object(("error",), features=NUMBERS, error=MAYBE_TEXT)),
             INSIDE,
         ),

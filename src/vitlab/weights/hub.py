@@ -22,10 +22,15 @@ from vitlab.weights.formats.detect import recognise
 from vitlab.weights.hub_client import ANSWER, asking, check_content, staged
 from vitlab.weights.load import load_weights
 from vitlab.weights.reading import read_json
+from vitlab.weights.tokenizer import FILES as TOKENIZER_FILES
 
 CARD = "README.md"
 INDEX = f"{WEIGHTS}.index.json"
-BESIDE = ("preprocessor_config.json", CARD, "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE")
+BESIDE = (
+    *("preprocessor_config.json", "processor_config.json", "open_clip_config.json"),
+    *TOKENIZER_FILES,
+    *(CARD, "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE"),
+)
 """Further files that are downloaded if present; nothing else is, least of all code and pickles."""
 WORD = r"[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?"
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")

@@ -125,8 +125,12 @@ def _described(config: Any) -> dict[str, Any]:
     return {k: v for k, v in to_dict(config).items() if k not in ADDED or v != ADDED[k]}
 
 
-def fingerprint(model: "nn.Module") -> str:
-    """SHA-256 of config and tensors, without the head: the same in every file format."""
+def fingerprint(model: "nn.Module", *, embedding: bool = False) -> str:
+    """SHA-256 of config and tensors, without the head: the same in every file format.
+
+    With `embedding`, the layer before the last one, such as the projection of a CLIP, counts.
+    """
+    left_out = HEAD[:1] if embedding else HEAD
     config = {
         key: pair(getattr(model.config, key)) if key in SIZE_FIELDS else value
         for key, value in _described(model.config).items()
@@ -134,7 +138,7 @@ def fingerprint(model: "nn.Module") -> str:
     }
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     for name, tensor in sorted(model.state_dict().items()):
-        if name.startswith(HEAD):
+        if name.startswith(left_out):
             continue
         array = np.ascontiguousarray(tensor.detach().cpu().numpy())
         digest.update(f"{name} {array.dtype.str} {tuple(tensor.shape)}".encode())

@@ -1,4 +1,4 @@
-"""Tokenizers of CLIP and SigLIP, from the files that lie beside the weights; imports no torch.
+"""Tokenizers of CLIP and SigLIP, from the files that lie beside the weights.
 
 `tokenizers` reads tokenizer.json, and builds that of CLIP from its vocabulary and merges, or from
 OpenAI's list of merges; `sentencepiece` reads SigLIP's spiece.model.
@@ -228,7 +228,7 @@ def _vocabulary(folder: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def _openai_vocabulary(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """The same from OpenAI's list of merges, which implies the vocabulary."""
+    """Numbers of the tokens and merges, from OpenAI's list of merges."""
     with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
         content = file.read(LARGEST)
     merges = _merges(content.decode("utf-8").split("\n")[1 : OPENAI_COUNT + 1])
@@ -266,7 +266,7 @@ def _canonical(text: str) -> str:
 
 
 def _siglip(text: str) -> str:
-    """The same behind the blank with which transformers begins a text."""
+    """Canonical text behind the blank with which transformers begins it."""
     return _canonical(BLANK + text.replace(BLANK, " "))
 
 
