@@ -20,6 +20,7 @@ from command import ROOT
 from reference.random_weights import randomise
 from vitlab.cli.main import app, run
 from vitlab.weights.resolve import bundled_folder
+from weights.whole_models import WHOLE
 
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
@@ -171,6 +172,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepared = vitlab.Preprocessing(size=(32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
     save = {"preprocessing": prepared, "labels": ["x", "y"], "task": "multi-label"}
     vitlab.save_bundle(folder / "runs/tags", vitlab.create_model("vit_test", classes=2), **save)
+    for name, make in WHOLE.items():
+        make(folder / name)
+    (folder / "labels.txt").write_text("cat\ndog\n")
     bundled = bundled_folder("cifar10")
     assert bundled is not None
     for name in ("runs/mine", "runs/pets", "runs/photos"):

@@ -191,8 +191,10 @@ def test_a_repository_of_transformers_opens_and_its_pickles_and_code_stay_there(
 def test_tokenizers_and_configs_of_text_towers_come_along(
     hub: Hub, tmp_path: Path, place: Path
 ) -> None:
-    beside = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json")
-    beside += ("merges.txt", "spiece.model", "open_clip_config.json", "processor_config.json")
+    beside = [
+        *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json"),
+        *("merges.txt", "spiece.model", "open_clip_config.json", "processor_config.json"),
+    ]
     files = transformers_files(tmp_path / "theirs")
     hub.publish("bob/clip", files | dict.fromkeys(beside, b"{}"))
     pulled = pull("hf:bob/clip", place / "clip")
