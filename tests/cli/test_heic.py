@@ -30,3 +30,20 @@ def test_train_and_predict_count_them(
     assert outcome.code == 2
     assert "6 of 14 images cannot be read" in outcome.err
     assert "a HEIC photograph, which needs pip install 'vitlab[heif]'" in outcome.err
+
+
+def test_predict_names_other_formats_with_the_remedy(command: Command, tmp_path: Path) -> None:
+    model = saved_model(tmp_path / "model.safetensors")
+    photographs(tmp_path / "set", heics=0, others=1)
+    contents = {"a.pdf": b"%PDF-1.7", "b.dng": b"raw", "c.NEF": b"raw", "d.jxl": b"\xff\x0a"}
+    for name, content in contents.items():
+        (tmp_path / "set" / name).write_bytes(content * 9)
+    outcome = command("predict", model, tmp_path / "set", "--output", tmp_path / "out.csv")
+    assert outcome.code == 3
+    assert outcome.err.splitlines()[-1] == (
+        "files in formats that are not read: 1 PDF, 1 raw, 1 Nikon raw, 1 JPEG XL; "
+        "convert them to JPEG or PNG"
+    )
+    mistake = command("predict", model, tmp_path / "set" / "b.dng").mistake
+    assert "b.dng: not an image of a known format" in mistake
+    assert mistake.endswith("not read: 1 raw; convert them to JPEG or PNG")

@@ -162,7 +162,8 @@ def test_broken_files_are_listed_and_skipped(
         assert reason in str(record["error"])
         assert (record["label"], record["probability"], record["top"]) == (None, None, [])
         assert f"error: {path}: {record['error']}\n" in outcome.err
-    assert outcome.err.count("\n") == len(broken)
+    assert outcome.err.count("\n") == len(broken) + 1
+    assert outcome.err.endswith("not read: 1 PDF; convert them to JPEG or PNG\n")
     told = f"{output}: {len(found)} images, {len(broken)} cannot be read"
     assert summary(outcome.out) == told
     assert command("predict", weights, folder, "--output", output).code == 3

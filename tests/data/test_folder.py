@@ -1,6 +1,7 @@
 """Folders of images: how their classes and splits are found, and what is refused in one line."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from PIL import Image
 
 from vitlab.data.datasets import open_data
 from vitlab.data.images import FileSet
-from vitlab.data.sources.folder import class_folders, image_files, read_classes
+from vitlab.data.sources.folder import class_folders, image_files, open_unlabelled, read_classes
 from vitlab.errors import DataError
 from vitlab.images.find import walk_images
 
@@ -146,7 +147,7 @@ def make_file(root: Path) -> None:
         (make_accents, "which differ only in case or accents' encoding"),
         (make_class_without_images, "b holds no image files; valid endings: .avif .bmp "),
         (make_unknown_test_class, "holds the class 'Cat', which is not trained; did you mean cat?"),
-        (make_test_class_without_images, "val/b holds no image files; valid endings: .avif .bmp "),
+        (make_test_class_without_images, "val/b holds no image files (files in formats that are not read: 1 PDF; "),
         (make_empty_train, "train is empty"),
         (make_file, "is not a folder"),
     ],
@@ -185,6 +186,21 @@ def test_pictures_that_are_passed_by_are_told(tmp_path: Path) -> None:
     (note,) = open_data(tmp_path).notes
     found = "2 Canon raw, 1 PDF; convert them to JPEG or PNG"
     assert note == f"Files in formats that are not read: {found}"
+
+
+def test_a_class_of_skipped_formats_alone_says_which(tmp_path: Path) -> None:
+    fill(tmp_path, "a/1.png", "b/2.dng", "b/3.JXL", "b/4.dng")
+    found = "(files in formats that are not read: 2 raw, 1 JPEG XL; convert them to JPEG or PNG)"
+    with pytest.raises(DataError, match=f"b holds no image files {re.escape(found)}; valid end"):
+        open_data(tmp_path).open_train()
+    with pytest.raises(DataError, match=f"b holds no image files {re.escape(found)}; valid end"):
+        open_unlabelled(tmp_path / "b")
+
+
+def test_unlabelled_images_have_the_note_too(tmp_path: Path) -> None:
+    fill(tmp_path, "1.png", "2.png", "deep/3.pdf")
+    (note,) = open_unlabelled(tmp_path).notes
+    assert note.startswith("Files in formats that are not read: 1 PDF; convert")
 
 
 def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:

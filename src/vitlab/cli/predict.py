@@ -204,6 +204,7 @@ class PredictionPrinter:
         self._top = top
         self._count = 0
         self._errors: Counter[str] = Counter()
+        self._unreadable: list[str] = []
         self._first: Prediction | None = None
 
     def take(self, prediction: "Prediction") -> None:
@@ -212,6 +213,7 @@ class PredictionPrinter:
         if prediction.error is not None:
             print_line(f"error: {prediction.path}: {prediction.error}", file=sys.stderr)
             self._errors[prediction.error] += 1
+            self._unreadable.append(str(prediction.path))
         if self._quiet:
             return
         if self._json:
@@ -224,9 +226,13 @@ class PredictionPrinter:
 
     def end(self, found: "Predicted", output: Path | None, sheet: Path | None) -> None:
         """Print the end, once all predictions are in."""
+        from vitlab.images.find import foreign_note
+
         for error, count in self._errors.most_common():
             if count > 1 and "which needs pip install" in error:  # one remedy for many images
                 print_line(f"{count:,} images: {error}", file=sys.stderr)
+        if note := foreign_note(self._unreadable):
+            print_line(note, file=sys.stderr)
         if self._json:
             print_json(_facts(found, output, sheet)) if self._quiet else print_text("\n]")
             return

@@ -43,6 +43,12 @@ def foreign_formats(paths: Iterable[str]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in found.most_common())
 
 
+def foreign_note(paths: Iterable[str]) -> str | None:
+    """Note about files in formats that are not read: how many of each, and the remedy."""
+    found = foreign_formats(paths)
+    return f"files in formats that are not read: {found}; {REMEDY}" if found else None
+
+
 HIDDEN = (".", "__")
 """Prefixes of hidden names, which are skipped."""
 BLOCK = 10_000

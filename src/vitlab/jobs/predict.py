@@ -23,7 +23,7 @@ from vitlab.data.shards.store import is_address
 from vitlab.errors import InputError, VitlabError
 from vitlab.exporting.cache import cached_export
 from vitlab.images.contact_sheet import LIMIT, Tile, check_name, write_contact_sheet
-from vitlab.images.find import ENDINGS, in_blocks, matching, pointed_at, walk_images
+from vitlab.images.find import ENDINGS, foreign_note, in_blocks, matching, pointed_at, walk_images
 from vitlab.images.pixels import Decoded, Picture, path_of, read_picture, reading
 from vitlab.images.statistics import tile_image
 from vitlab.jobs.prediction_files import (
@@ -348,7 +348,8 @@ class _Job:
                 pixels = read_picture(first[0], self.classifier.preprocessing)
             except InputError as error:
                 name = "standard input" if piped else path_of(first[0])
-                raise InputError(f"{name}: {error}") from error
+                note = foreign_note([name])
+                raise InputError("; ".join(filter(None, (f"{name}: {error}", note)))) from error
             return iter([Decoded(source=first[0], pixels=pixels)])
         return chain(first, images)
 

@@ -19,10 +19,9 @@ from vitlab.data.split import hold_out, survey_files
 from vitlab.errors import DataError, suggest
 from vitlab.images.find import (
     ENDINGS,
-    REMEDY,
     SUFFIXES,
     Visited,
-    foreign_formats,
+    foreign_note,
     is_folder,
     visible,
 )
@@ -117,15 +116,14 @@ def _source(
         mean=seen.mean,
         std=seen.std,
         white=seen.white,
-        notes=tuple(note for note in (seen.note, _passed_by(classes)) if note),
+        notes=_notes(seen.note, classes.values()),
     )
 
 
-def _passed_by(classes: Mapping[str, Path]) -> str | None:
-    """Note about image files in formats that are skipped."""
-    files = chain.from_iterable(map(all_files, classes.values()))
-    found = foreign_formats(files)
-    return f"Files in formats that are not read: {found}; {REMEDY}" if found else None
+def _notes(note: str | None, folders: Iterable[Path]) -> tuple[str, ...]:
+    """Notes on a source: one that may be there, and one on formats that are skipped."""
+    skipped = foreign_note(chain.from_iterable(map(all_files, folders)))
+    return tuple(text for text in (note, skipped and f"{skipped[0].upper()}{skipped[1:]}") if text)
 
 
 def _some_files(classes: Mapping[str, Path]) -> list[Path]:
@@ -229,7 +227,9 @@ def _check_filled(folder: Path) -> None:
 
 
 def _without_images(folder: Path) -> DataError:
-    return DataError(f"{folder} holds no image files; valid endings: {ENDINGS}")
+    skipped = foreign_note(all_files(folder))
+    found = f" ({skipped})" if skipped else ""
+    return DataError(f"{folder} holds no image files{found}; valid endings: {ENDINGS}")
 
 
 def folded(name: str) -> str:
@@ -266,7 +266,7 @@ def open_unlabelled(
 def _unlabelled_source(root: Path, folder: Path, channels: int | None) -> DataSource:
     paths = tuple(Path(file) for file in sorted(image_files(folder)))
     if not paths:
-        raise DataError(f"{folder} holds no image files; valid endings: {ENDINGS}")
+        raise _without_images(folder)
     seen = look(paths, lambda: paths, channels=channels)
     return DataSource(
         name=root.absolute().name,
@@ -278,7 +278,7 @@ def _unlabelled_source(root: Path, folder: Path, channels: int | None) -> DataSo
         mean=seen.mean,
         std=seen.std,
         white=seen.white,
-        notes=() if seen.note is None else (seen.note,),
+        notes=_notes(seen.note, [folder]),
     )
 
 
