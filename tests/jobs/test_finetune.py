@@ -88,6 +88,8 @@ def test_the_end_of_a_run_is_shown_in_stages(weights: Path, folder: Path, tmp_pa
     run = tune(weights, folder, tmp_path / "run", watcher=watcher)
     held_out = run.counts["validation"].images
     assert [stage for stage in stages if stage[1] == stage[2]] == [
+        ("evaluating trained weights", held_out, held_out),
+        ("evaluating averaged weights", held_out, held_out),
         ("testing", 12, 12),
         ("calibrating", held_out, held_out),
         ("exporting", 1, 1),

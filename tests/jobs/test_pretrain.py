@@ -101,6 +101,20 @@ def test_features_are_all_that_there_is_yet(done: tuple[str, Path]) -> None:
     assert classifier.features([Image.fromarray(pixels)]).shape == (1, 24)
 
 
+def test_the_end_of_a_run_is_shown_in_stages(
+    data: str, tmp_path: Path, no_figures: None
+) -> None:
+    stages: list[tuple[str, int, int]] = []
+    watcher = Watcher(stage=lambda *stage: stages.append(stage))
+    run = pretrain("mae", data=data, out=tmp_path / "run", changes=changes("mae"), watcher=watcher)
+    held_out = int(run.metrics["validation_images"])
+    assert [stage for stage in stages if stage[1] == stage[2]] == [
+        ("evaluating held-out images", held_out, held_out),
+        ("drawing figures", 1, 1),
+        ("writing the report", 1, 1),
+    ]
+
+
 def test_a_broken_off_run_ends_where_the_other_does(
     done: tuple[str, Path], data: str, tmp_path: Path
 ) -> None:

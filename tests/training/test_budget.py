@@ -41,6 +41,7 @@ def steps_on(
     *,
     tested: int = 0,
     other: float = 0.0,
+    first: bool = False,
     **settings: Any,
 ) -> int:
     monkeypatch.setattr(budget, "time", machine)
@@ -49,7 +50,8 @@ def steps_on(
     state = new_state(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)), config)
     before = torch.clone(next(state.model.parameters()))
     loader = Noise(8, poison=None, plug=None)
-    steps = steps_for(config, state, loader, evaluated=40, tested=tested, other=other)
+    counted = {"tested": tested, "other": other, "first": first}
+    steps = steps_for(config, state, loader, evaluated=40, **counted)
     assert torch.equal(before, next(state.model.parameters()))
     return steps
 
@@ -82,6 +84,13 @@ def test_the_minutes_are_those_of_the_whole_run(monkeypatch: pytest.MonkeyPatch)
     left = 600 * 0.97 - 10 - other - (13 * 40 + tested) * evaluation
     found = steps_on(machine, monkeypatch, tested=tested, other=other, ema=0.9, **minutes(10))
     assert found == int(left / 0.5)
+
+
+def test_weights_before_step_1_are_evaluated_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(slow=0.5, fast=0.5)
+    expected = int((600 * 0.97 - 10 - 13 * 40 * 0.35 * 0.5 / 8) / 0.5)
+    assert steps_on(machine, monkeypatch, first=True, **minutes(10)) == expected
+    assert expected < steps_on(Machine(slow=0.5, fast=0.5), monkeypatch, **minutes(10))
 
 
 def test_a_head_that_learns_alone_is_quicker(monkeypatch: pytest.MonkeyPatch) -> None:

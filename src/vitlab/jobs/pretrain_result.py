@@ -170,7 +170,12 @@ def finish_pretraining(run: TrainingRun) -> RunResult:
             provenance={**provenance(run), "objective": model.name},
         )
         write_json(run.folder / BROKEN, broken_files(run))
-        write_report(run.folder, _report(run, model, _draw(run, model)))
+        run.watcher.stage("drawing figures", 0, 1)
+        drawings = _draw(run, model)
+        run.watcher.stage("drawing figures", 1, 1)
+        run.watcher.stage("writing the report", 0, 1)
+        write_report(run.folder, _report(run, model, drawings))
+        run.watcher.stage("writing the report", 1, 1)
     run.world.wait()
     return RunResult(
         folder=run.folder,
@@ -188,7 +193,7 @@ def _metrics(run: TrainingRun) -> dict[str, float]:
     held_out = run.validation
     if held_out is None:
         return {}
-    watch = HiddenWatch(batches=lambda: run.batches(held_out))
+    watch = HiddenWatch(batches=lambda: run.batches(held_out, "evaluating held-out images"))
     figures: dict[str, float] = {"images": len(held_out), **dict(watch.run(run.model))}
     return {f"validation_{RENAMED.get(name, name)}": value for name, value in figures.items()}
 

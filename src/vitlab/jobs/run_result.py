@@ -24,8 +24,9 @@ from vitlab.training.checkpoint import read_checkpoint, restore_weights, share_c
 from vitlab.training.state import averaged
 from vitlab.weights.bundle import save_bundle
 
-EXPORT_SECONDS, REPORT_SECONDS = (10.0, 0.5), 3.0
-"""Estimates for the end of a run: writing an ONNX file, and more for each block; the report."""
+EXPORT_SECONDS, REPORT_SECONDS, FIGURE_SECONDS = (10.0, 0.5), 3.0, 5.0
+"""Estimates for the end of a run: writing an ONNX file, and more for each block; the report; and
+the figures of a run without labels."""
 REPORT, BROKEN = "report.html", "broken.json"
 """Files with the report of a run, and with the images that could not be read, and the reasons."""
 
@@ -77,8 +78,10 @@ class Tested:
 
 def choose_weights(run: TrainingRun) -> Literal["raw", "ema"]:
     """Give the model its best weights, by the held-out images alone, and return their kind."""
-    state, evaluate, goal = run.state, run.evaluator(), run.learning.goal
-    if evaluate is None:
+    state, goal = run.state, run.learning.goal
+    evaluate_raw = run.evaluator("evaluating trained weights")
+    evaluate_average = run.evaluator("evaluating averaged weights")
+    if evaluate_raw is None or evaluate_average is None:
         if state.ema is not None:
             state.model.load_state_dict(state.ema.state)
         return "raw" if state.ema is None else "ema"
@@ -86,9 +89,9 @@ def choose_weights(run: TrainingRun) -> Literal["raw", "ema"]:
         _restore_best(run)
     if state.ema is None or (state.chosen and not state.best_step):
         return "raw"
-    raw = dict(evaluate(state.model))
+    raw = dict(evaluate_raw(state.model))
     with averaged(state.model, state.ema) as model:
-        average = dict(evaluate(model))
+        average = dict(evaluate_average(model))
     value = raw[goal.chosen_by]
     kept = raw if average[goal.chosen_by] < value - goal.noise(value) else average
     state.best, state.best_loss = kept[goal.chosen_by], kept.get("loss", math.inf)
@@ -162,7 +165,7 @@ def _test(run: TrainingRun) -> Tested:
 
 def tested_images(run: TrainingRun) -> int:
     """Number of test images, without opening them; estimated where the data does not give it."""
-    if _open_test(run) is None:
+    if _open_test(run) is None or run.plan.train.objective is not None:
         return 0
     if run.source.tested is not None:
         return run.source.tested
@@ -171,7 +174,9 @@ def tested_images(run: TrainingRun) -> int:
 
 
 def ending_seconds(run: TrainingRun) -> float:
-    """Estimated time for export and report."""
+    """Estimated time for export and report, or for the figures of a run without labels."""
+    if run.plan.train.objective is not None:
+        return REPORT_SECONDS + FIGURE_SECONDS
     first, block = EXPORT_SECONDS
     blocks = getattr(model_config(run.plan), "depth", 0)
     exporting = first + block * blocks if onnx_wanted() else 0.0

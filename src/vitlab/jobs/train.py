@@ -265,6 +265,7 @@ def _store_plan(run: TrainingRun) -> None:
         evaluated=0 if run.validation is None else len(run.validation),
         tested=tested_images(run),
         other=time.monotonic() - run.began + ending_seconds(run),
+        first=run.knows_classes,
         loss_of=run.learning.goal.loss,
     )
     run.plan = replace(run.plan, steps=steps, threads=torch.get_num_threads())

@@ -241,12 +241,12 @@ class TrainingRun:
         self.state.model, self.state.sharded = model.to(device), False
         self.state.optimizers, self.state.ema = [], None
 
-    def evaluator(self) -> Evaluate | None:
-        """Evaluation of a model on the held-out images; None if there are none."""
+    def evaluator(self, stage: str | None = None) -> Evaluate | None:
+        """Evaluation of a model on the held-out images, as a `stage`; None if there are none."""
         if self.validation is None:
             return None
         validation = self.validation
-        return self.learning.evaluator(lambda: self.batches(validation))
+        return self.learning.evaluator(lambda: self.batches(validation, stage))
 
     def find_lr(self) -> None:
         """Set the peak learning rate by a range test; `find-lr.png` is drawn when the run begins.

@@ -31,12 +31,14 @@ def steps_for(
     evaluated: int,
     tested: int = 0,
     other: float = 0.0,
+    first: bool = False,
     loss_of: Loss = cross_entropy,
 ) -> int:
     """The number of updates; decided once, before the first of them.
 
     `evaluated` is the number of images in each of the run's evaluations, `tested` that of the final
-    test; `other` are the seconds of a run before this measurement and after the test.
+    test; `other` are the seconds of a run before this measurement and after the test. With `first`
+    the weights before step 1 are evaluated too.
     """
     if config.budget_in == "steps":
         return max(round(config.budget), 1)
@@ -46,7 +48,7 @@ def steps_for(
     update = times[-1]  # with whole images
     # One more evaluation at the end fits the temperature and one more gives the result without
     # test images; two more compare trained and averaged weights.
-    looks = config.evaluations + (1 if tested else 2) + (2 if config.ema else 0)
+    looks = config.evaluations + first + (1 if tested else 2) + (2 if config.ema else 0)
     evaluations = (looks * evaluated + tested) * EVALUATION * update / config.batch_size
     mean = sum(part * share for part, (_, share) in zip(times, stages(config), strict=True))
     step = mean * (1 - config.head_first * (1 - EVALUATION))  # on average
