@@ -18,6 +18,7 @@ from vitlab.weights.bundle import save_bundle
 READING = {
     *("predict", "evaluate", "features", "fewshot", "similar", "explain", "figures"),
     *("walkthrough", "export", "benchmark", "convert", "info", "finetune", "serve"),
+    "explore",
 }
 """Commands that read weights and prepare images, or pass the preprocessing on."""
 STATED = ("--mean", "0.25", "--std", "0.5,0.25,0.125")
@@ -121,6 +122,17 @@ def test_benchmark_measures_accuracy_with_it(
     assert outcome.code == 0, outcome.err
     (accuracy,) = json.loads(outcome.out)["accuracies"]
     assert accuracy["images"] == 6
+
+
+def test_explore_prepares_its_samples(
+    command: Command, weights: Path, folder: Path, tmp_path: Path
+) -> None:
+    image = next(folder.rglob("*.png"))
+    asked = ("explore", weights, "--images", image, "--static", tmp_path / "site")
+    assert "--preprocessing imagenet, half or FILE" in command(*asked).mistake
+    assert command(*asked, *STATED).code == 0
+    facts = json.loads((tmp_path / "site" / "data" / "model.json").read_text())
+    assert facts["fill"] == [64] * 3  # painted patches have the mean colour
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitlab.cli.options import ClassLabels
+from vitlab.cli.options import ClassLabels, Preparation, loading, states_preprocessing
 from vitlab.cli.output import print_line
 from vitlab.cli.progress import image_progress
 from vitlab.cli.serve import NEEDED
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vitlab.classify.classifier import Classifier
 
 
+@states_preprocessing
 def explore(
     model: Annotated[
         str,
@@ -37,10 +38,11 @@ def explore(
         typer.Option(metavar="DIR", help="Write the page with its samples for any web server."),
     ] = None,
     labels: ClassLabels = None,
+    preprocessing: Preparation = None,
 ) -> None:
     """See in the browser what a model attends to: attention, maps, layers, painted patches."""
     if static is not None:
-        _write(_open(model, labels), tuple(images or ()), static)
+        _write(_open(model, labels, preprocessing), tuple(images or ()), static)
         return
     if not all(map(find_spec, NEEDED)):
         raise MissingExtra("serve", "vitlab explore")
@@ -55,17 +57,19 @@ def explore(
         if browser:  # opening one may block for seconds
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    run(_open(model, labels), settings, started=started)
+    run(_open(model, labels, preprocessing), settings, started=started)
 
 
-def _open(model: str, labels: Any) -> "Classifier":
+def _open(model: str, labels: Any, preprocessing: Preparation) -> "Classifier":
     from vitlab.classify.classifier import open_classifier
     from vitlab.jobs.any_model import is_name, open_any
 
     if Path(model).suffix != ".onnx" and is_name(model):
-        return open_any(model).classifier
+        return open_any(model, **loading(preprocessing=preprocessing)).classifier
     engine = "auto" if Path(model).suffix in (".onnx", ".pt2") else "torch"
-    return open_classifier(model, engine=engine, labels=labels)
+    return open_classifier(
+        model, engine=engine, **loading(labels=labels, preprocessing=preprocessing)
+    )
 
 
 def _write(classifier: "Classifier", images: tuple[Path, ...], folder: Path) -> None:
