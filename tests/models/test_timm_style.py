@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,6 +101,59 @@ def test_pretrained_true_is_one_of_the_table(caplog: pytest.LogCaptureFixture) -
     with pytest.raises(WeightsError, match="no published weights of vit_test"):
         vitlab.create_model("vit_test", pretrained=True)
     assert vitlab.create_model("vit_test", pretrained=False).source is None
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("deit_small_patch16_224", "vit_s16.deit"),
+        ("deit_base_patch16_384.fb_in1k", "vit_b16_384.deit"),
+        ("vit_base_patch16_224.augreg_in21k", "vit_b16.augreg_in21k"),
+        ("vit_tiny_patch16_384.augreg_in21k_ft_in1k", "vit_ti16_384.augreg"),
+        ("vit_large_patch32_384.orig_in21k_ft_in1k", "vit_l32_384.in21k_in1k"),
+        ("vit_huge_patch14_224", "vit_h14.in21k"),
+        ("vit_base_patch32_224.sam_in1k", "vit_b32.sam"),
+    ],
+)
+def test_the_tag_of_a_name_decides_the_weights(
+    theirs: str, ours: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(WeightsError, match=f"^{re.escape(ours)} has not been fetched"),
+    ):
+        vitlab.create_model(theirs, pretrained=True)
+    assert f"pretrained=True is {ours}" in caplog.messages
+    if "." in theirs:
+        caplog.clear()
+        with pytest.raises(WeightsError, match=f"^{re.escape(ours)} has not been fetched"):
+            vitlab.load_weights(theirs)
+        assert caplog.messages == [f"{theirs} is {ours} here"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        ("vit_base_patch16_224.augreg2_in21k_ft_in1k", "of that tag; valid: vit_b16.in21k, "),
+        ("deit_small_patch16_224.fb_in22k", "of that tag; valid: vit_s16.augreg_in21k, "),
+        ("deit_large_patch16_224", "no published weights of deit_large_patch16_224"),
+    ],
+)
+def test_other_weights_are_refused_by_name(theirs: str, message: str) -> None:
+    with pytest.raises(WeightsError, match=re.escape(message)):
+        vitlab.create_model(theirs, pretrained=True)
+
+
+def test_deit_3_is_no_plain_model_but_has_weights() -> None:
+    with pytest.raises(UnknownName, match="deit3_small_patch16_224"):
+        vitlab.create_model("deit3_small_patch16_224")
+    with pytest.raises(WeightsError, match=r"^vit_s16\.deit3 has not been fetched"):
+        vitlab.load_weights("deit3_small_patch16_224.fb_in1k")
+
+
+def test_an_untagged_name_of_weights_gets_suggestions() -> None:
+    with pytest.raises(WeightsError, match=r"did you mean .*vit_s16\.deit"):
+        vitlab.load("deit_small_patch16_224")
 
 
 def test_save_push_and_load_again(model: VisionTransformer, hub: Hub, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +55,27 @@ def test_a_checkpoint_arrives_and_is_pinned(demo: Checkpoint, served: Served, ho
     assert record["bytes"] == len(served.files[FILE])
     assert record["url"] == demo.url
     assert left(home) == [f"{demo.name}/{FILE}", f"{demo.name}/{RECORD}"]
+
+
+def test_a_mirror_has_the_files_below_their_hosts(
+    demo: Checkpoint, served: Served, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = hashlib.sha256(served.files[FILE]).hexdigest()
+    published = replace(demo, url=f"https://weights.invalid/a/{FILE}", sha256=digest[:8])
+    place = f"weights.invalid/a/{FILE}"
+    served.files = {place: served.files[FILE]}
+    monkeypatch.setenv("VITLAB_MIRROR", served.address)
+    assert fetch(published).path == home / demo.name / FILE
+    record = json.loads((home / demo.name / RECORD).read_text())
+    assert record["url"] == f"{served.address}{place}"
+
+    shutil.rmtree(home / demo.name)
+    served.files[place] = served.files[place][:-1] + b"?"
+    with pytest.raises(WeightsError, match=f"from {served.address}{place}: .* sha256"):
+        fetch(published)
+    monkeypatch.setenv("VITLAB_MIRROR", "http://mirror.invalid")
+    with pytest.raises(WeightsError, match="valid: https, or http where the whole SHA-256"):
+        fetch(published)
 
 
 def test_what_is_there_is_not_fetched_again(demo: Checkpoint, served: Served) -> None:

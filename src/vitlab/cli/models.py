@@ -23,10 +23,10 @@ LAYOUTS = ("table", "torchinfo")
 def models(pattern: Pattern = "", json: Json = False) -> None:
     """List models with their parameters and the cost of one image (1 MAC = 2 FLOPs)."""
     from vitlab.models.cost import cost
-    from vitlab.models.variants import variants
+    from vitlab.models.variants import our_name, variants
     from vitlab.weights.resolve import bundled_models, short_name
 
-    costs = {name: cost(name) for name in matching(pattern, variants())}
+    costs = {name: cost(name) for name in matching(our_name(pattern), variants())}
     if json:
         print_json(
             [
@@ -118,10 +118,10 @@ def _build(name: str, image_size: Any, changes: list[str] | None) -> "nn.Module"
     """Model of a name, built without memory for its weights."""
     import torch
 
-    from vitlab.models.variants import create_model, variant
+    from vitlab.models.variants import create_model, known_name, variant
 
     size = {} if image_size is None else {"image_size": image_size}
-    config = override(variant(name), {**parse_changes(changes), **size})
+    config = override(variant(known_name(name)), {**parse_changes(changes), **size})
     with torch.device("meta"):
         return create_model(config)
 

@@ -12,7 +12,7 @@ from vitlab.config import override
 from vitlab.errors import ConfigError, UnknownName
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.config import pair
-from vitlab.models.variants import create_model, variant, variants
+from vitlab.models.variants import create_model, known_name, variant, variants
 from vitlab.weights.preparation import Stated, stating
 from vitlab.weights.resolve import bundled_name, bundled_names, named, title_of
 from vitlab.weights.source import WeightSource
@@ -74,7 +74,7 @@ def _is_name(word: str) -> bool:
 def _fresh(
     name: str, *, seed: int = 0, preprocessing: Stated | None = None, **changes: Any
 ) -> Classifier:
-    config = override(variant(name), changes)
+    config = override(variant(known_name(name)), changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = create_model(config)

@@ -214,10 +214,10 @@ def built_in(name: str) -> re.Match[str] | None:
 
 
 def variant(name: str) -> ModelConfig:
-    """Configuration of a name: `BASE[_SIZE][_gap]`."""
+    """Configuration of a name: `BASE[_SIZE][_gap]`, or timm's."""
     if name in VARIANTS:
         return VARIANTS[name]
-    match = built_in(name)
+    match = built_in(our_name(name))
     if match is None:
         raise UnknownName("model", name, variants())
     config = TABLE[match["base"]]
@@ -239,20 +239,46 @@ MODELS: dict[type[ModelConfig], str] = {
 
 
 TIMM = re.compile(
-    r"(vit|deit)_(?P<size>tiny|small|base|large|huge)_patch(?P<patch>\d+)"
-    r"(?P<gap>_gap)?_(?P<pixels>\d+)(\.\w+)?"
+    r"(?P<family>vit|deit|deit3)_(?P<size>tiny|small|base|large|huge)_patch(?P<patch>\d+)"
+    r"(?P<gap>_gap)?_(?P<pixels>\d+)(\.(?P<tag>\w+))?"
 )
 TIMM_SIZES = {"tiny": "ti", "small": "s", "base": "b", "large": "l", "huge": "h"}
 
 
-def known_name(name: str) -> str:
-    """Our name of a model that has timm's, such as vit_base_patch16_224; others unchanged."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimmName:
+    """Parts of a name of timm, such as deit_small_patch16_224.fb_in1k."""
+
+    family: str
+    """`vit`, `deit` or `deit3`."""
+    model: str
+    """Our name of the model."""
+    tag: str | None
+    """Word after the dot, which names weights."""
+
+
+def parse_timm(name: str) -> TimmName | None:
+    """Parts of a name of timm; None for any other name."""
     found = TIMM.fullmatch(name)
     if found is None or name in VARIANTS:
-        return name
+        return None
     pixels = "" if found["pixels"] == "224" else f"_{found['pixels']}"
-    ours = f"vit_{TIMM_SIZES[found['size']]}{found['patch']}{pixels}{found['gap'] or ''}"
-    log.warning("%s is %s here", name, ours)
+    model = f"vit_{TIMM_SIZES[found['size']]}{found['patch']}{pixels}{found['gap'] or ''}"
+    return TimmName(family=found["family"], model=model, tag=found["tag"])
+
+
+def our_name(name: str) -> str:
+    """Our name of a model that has timm's, such as vit_base_patch16_224; others unchanged."""
+    parts = parse_timm(name)
+    # The blocks of DeiT III have scales that the plain model of that size lacks.
+    return name if parts is None or parts.family == "deit3" else parts.model
+
+
+def known_name(name: str) -> str:
+    """Our name of a model that may have timm's; the log says so."""
+    ours = our_name(name)
+    if ours != name:
+        log.warning("%s is %s here", name, ours)
     return ours
 
 

@@ -6,18 +6,20 @@ published, this reveals later changes.
 
 import errno
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from vitlab.errors import DataError, WeightsError
-from vitlab.io.download import SILENT, Progress, download
+from vitlab.io.download import SILENT, Progress, RemoteFile, download
 from vitlab.io.files import file_digest, homes, locked, sync, writable_home, write_json
 from vitlab.weights.reading import read_json
 from vitlab.weights.resolve import Checkpoint, named
 
 KIND, WORKSHOP, RECORD = "weights", ".fetch", "fetched.json"
+MIRROR = "VITLAB_MIRROR"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -99,16 +101,27 @@ def _good_copy(checkpoint: Checkpoint, progress: Progress) -> Fetched | None:
 def _fetch(checkpoint: Checkpoint, home: Path, progress: Progress) -> Fetched:
     work, target = home / WORKSHOP / checkpoint.name, home / checkpoint.name
     work.mkdir(exist_ok=True)
-    remote = checkpoint.remote
-    progress.note(f"{checkpoint.name}: from {remote.host}")
+    address = checkpoint.url
     try:
+        remote = _mirrored(checkpoint.remote)
+        address = remote.url
+        progress.note(f"{checkpoint.name}: from {remote.host}")
         path = download(remote, work, progress)
         digest = _verified(checkpoint, path, target)
     except (DataError, WeightsError, OSError) as error:
         _clear(work)
-        raise WeightsError(_failure(checkpoint, home, error)) from error
-    _land(path, target, _record(checkpoint, path, digest))
+        raise WeightsError(_failure(checkpoint, address, home, error)) from error
+    _land(path, target, _record(checkpoint, address, path, digest))
     return Fetched(path=target / path.name, sha256=digest, new=True)
+
+
+def _mirrored(remote: RemoteFile) -> RemoteFile:
+    """The file below the address in VITLAB_MIRROR: its publisher's host and path follow that."""
+    mirror = os.environ.get(MIRROR)
+    if not mirror:
+        return remote
+    parts = urlsplit(remote.url)
+    return replace(remote, url=f"{mirror.rstrip('/')}/{parts.netloc}{parts.path}")
 
 
 def _verified(checkpoint: Checkpoint, path: Path, target: Path) -> str:
@@ -142,10 +155,10 @@ def _digest(checkpoint: Checkpoint, path: Path, target: Path) -> str:
     return digest
 
 
-def _record(checkpoint: Checkpoint, path: Path, digest: str) -> dict[str, Any]:
+def _record(checkpoint: Checkpoint, address: str, path: Path, digest: str) -> dict[str, Any]:
     return {
         "name": checkpoint.name,
-        "url": checkpoint.url,
+        "url": address,
         "bytes": path.stat().st_size,
         "sha256": digest,
         "sha256_published": checkpoint.sha256,
@@ -174,10 +187,10 @@ def _clear(work: Path) -> None:
         work.rmdir()
 
 
-def _failure(checkpoint: Checkpoint, home: Path, error: Exception) -> str:
+def _failure(checkpoint: Checkpoint, address: str, home: Path, error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return f"{home}: no room for {checkpoint.name} ({error.strerror})"
     return (
-        f"{checkpoint.name} could not be fetched from {checkpoint.url}: {error}; "
+        f"{checkpoint.name} could not be fetched from {address}: {error}; "
         "a file that was downloaded elsewhere can be passed by its path instead of the name"
     )

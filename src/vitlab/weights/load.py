@@ -43,7 +43,7 @@ from vitlab.weights.preparation import Stated, read_stated, stating
 from vitlab.weights.reading import naming
 from vitlab.weights.resolve import (
     Checkpoint,
-    checkpoints,
+    default_weights,
     known_licence,
     known_preparation,
     locate,
@@ -101,6 +101,8 @@ def load_weights(
         read_stated(preprocessing)  # a mistake in it is found before the weights are read
     checkpoint = None if isinstance(path, Mapping) else named(path)
     if checkpoint is not None:
+        if (theirs := os.fspath(path)) != checkpoint.name:
+            log.warning("%s is %s here", theirs, checkpoint.name)
         changes = {"image_size": checkpoint.config.image_size} | changes
     file = _open(path, checkpoint)
     try:
@@ -361,21 +363,12 @@ OF_A_CONFIG = ADAPTED | FREE - {"position_resize"}
 """Fields decided by a configuration; positions are resized as in the weights' own library."""
 
 
-DEFAULTS = ("augreg", "deit", "in21k_in1k", "augreg_in1k", "augreg_in21k", "in21k")
-"""Weights that `pretrained=True` means, the best classifiers of ImageNet-1k first."""
-
-
 def _default_weights(model: str | ModelConfig | None) -> str:
     if not isinstance(model, str):
         raise WeightsError("pretrained=True needs the name of a model; valid: the name of weights")
-    found = [f"{model}.{word}" for word in DEFAULTS if f"{model}.{word}" in checkpoints()]
-    if not found:
-        raise WeightsError(
-            f"pretrained=True: no published weights of {model}; valid: a name of "
-            f"`vitlab weights list`, a file or hf:OWNER/NAME"
-        )
-    log.warning("pretrained=True is %s", found[0])
-    return found[0]
+    found = default_weights(model)
+    log.warning("pretrained=True is %s", found)
+    return found
 
 
 CNN = Literal["cnn_tutorial", "resnet18_cifar", "resnet50_bit"]
@@ -408,11 +401,12 @@ def create_model(
     """Model by name or configuration, with fresh weights or those of a file or checkpoint.
 
     With a name, the weights decide the head; with a configuration, it does. `pretrained=True` is a
-    default: the first of `DEFAULTS` in the table of published weights.
+    default: the weights that the tag of a name of timm means, else the first of the family's
+    `DEFAULTS` in the table of published weights.
     """
-    config = known_name(config) if isinstance(config, str) else config
+    given, config = config, known_name(config) if isinstance(config, str) else config
     if isinstance(pretrained, bool):
-        pretrained = _default_weights(config) if pretrained else None
+        pretrained = _default_weights(given) if pretrained else None
     if config is None:
         if pretrained is None:
             raise WeightsError("create_model needs the name of a model, or pretrained weights")

@@ -28,7 +28,7 @@ from vitlab.images.preprocessing import (
 )
 from vitlab.io.download import LARGEST, RemoteFile
 from vitlab.models.config import ViTConfig, pair
-from vitlab.models.variants import built_in, variant
+from vitlab.models.variants import TimmName, built_in, parse_timm, variant
 from vitlab.registry import DATASETS, resolve_entry
 from vitlab.weights.bundle import CONFIG, WEIGHTS, find_bundle
 from vitlab.weights.reading import SUFFIXES
@@ -173,8 +173,55 @@ def checkpoints() -> dict[str, Checkpoint]:
     return {str(row["name"]): Checkpoint(**row) for row in rows}  # type: ignore[arg-type]
 
 
+TAGS = {
+    "vit": {
+        "augreg_in21k": "augreg_in21k",
+        "augreg_in21k_ft_in1k": "augreg",
+        "augreg_in1k": "augreg_in1k",
+        "orig_in21k": "in21k",
+        "orig_in21k_ft_in1k": "in21k_in1k",
+        "sam_in1k": "sam",
+    },
+    "deit": {"fb_in1k": "deit"},
+    "deit3": {"fb_in1k": "deit3", "fb_in22k_ft_in1k": "deit3_in21k"},
+}
+"""Weights by family and tag of timm's names."""
+DEFAULTS = {
+    "vit": ("augreg", "deit", "in21k_in1k", "augreg_in1k", "augreg_in21k", "in21k"),
+    "deit": ("deit",),
+    "deit3": ("deit3",),
+}
+"""Weights that `pretrained=True` means, by family: the best classifiers of ImageNet-1k first."""
+
+
+def default_weights(model: str) -> str:
+    """Published weights that `pretrained=True` means for a model, by our name or timm's."""
+    parts = parse_timm(model)
+    if parts is not None and parts.tag is not None:
+        return _tagged(model, parts)
+    ours, family = (model, "vit") if parts is None else (parts.model, parts.family)
+    found = [name for word in DEFAULTS[family] if (name := f"{ours}.{word}") in checkpoints()]
+    if not found:
+        raise WeightsError(
+            f"pretrained=True: no published weights of {model}; valid: a name of "
+            f"`vitlab weights list`, a file or hf:OWNER/NAME"
+        )
+    return found[0]
+
+
+def _tagged(name: str, parts: TimmName) -> str:
+    """Published weights that a name of timm with a tag means."""
+    found = f"{parts.model}.{TAGS[parts.family].get(str(parts.tag))}"
+    if found in checkpoints():
+        return found
+    known = [each for each in checkpoints() if each.startswith(f"{parts.model}.")]
+    valid = ", ".join(known) or "a name of `vitlab weights list`"
+    raise WeightsError(f"{name}: no published weights of that tag; valid: {valid}")
+
+
 def checkpoint(name: str) -> Checkpoint:
     """Checkpoint of that name."""
+    name = _from_timm(name) or name
     if name not in checkpoints():
         raise UnknownName("weights", name, checkpoints())
     return checkpoints()[name]
@@ -231,18 +278,29 @@ def resolve(model: str | os.PathLike[str]) -> Checkpoint | Path:
 def named(path: str | os.PathLike[str]) -> Checkpoint | None:
     """Checkpoint of a bare word; None for a path, or a model inside the package.
 
-    Any other word that begins with a model's name is a misspelt one.
+    A name of timm with a tag stands for ours. Any other word that begins with a model's name is a
+    misspelt one.
     """
     text = os.fspath(path)
     if text in checkpoints():
         return checkpoints()[text]
     if bundled_name(path) is not None:
         return None
+    if (theirs := _from_timm(text)) is not None:
+        return checkpoints()[theirs]
     model, dot, _ = text.partition(".")
     meant = dot and re.fullmatch(r"[\w.]+", text) and built_in(model)
     if meant and Path(text).suffix not in SUFFIXES and not Path(text).exists():
         raise UnknownName("weights", text, (*bundled_models(), *checkpoints()))
     return None
+
+
+def _from_timm(name: str) -> str | None:
+    """Our name of weights that have timm's, with its tag; None for any other word and for files."""
+    parts = parse_timm(name)
+    if parts is None or parts.tag is None or f".{parts.tag}" in SUFFIXES or Path(name).exists():
+        return None
+    return _tagged(name, parts)
 
 
 def locate(model: str | os.PathLike[str]) -> Path:
@@ -265,7 +323,10 @@ def locate(model: str | os.PathLike[str]) -> Path:
 
 def _unknown(word: str) -> str:
     inside = bundled_names()
+    theirs = parse_timm(word)
     meant = near(word, (*inside, *checkpoints()))
+    if theirs is not None:
+        meant = [name for name in checkpoints() if name.startswith(f"{theirs.model}.")]
     message = [f"unknown model {word!r}, and no such file or folder"]
     if word in DATASETS:
         message.append("it is a dataset: are model and data swapped?")
