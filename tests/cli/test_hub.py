@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from command import Command
+from data.colours import write_colours
+from jobs.classifiers import colours
 from weights.bundles import make_bundle
 from weights.hub_server import TOKEN, Hub, standing_in
 
@@ -45,6 +47,36 @@ def test_there_and_back(command: Command, hub: Hub, bundle: Path, tmp_path: Path
     )
     assert there.pop("path") != back.pop("path")
     assert there == back
+
+
+def test_an_address_is_a_model(command: Command, hub: Hub, bundle: Path, tmp_path: Path) -> None:
+    address, image = "hf:alice/trees", colours(tmp_path / "images", 1) / "00.png"
+    assert command("push", bundle, address).code == 0
+    local, there = (
+        json.loads(command("predict", place, image, "--engine", "torch", "--json").out)
+        for place in (bundle, address)
+    )
+    assert there == local
+    local, there = (json.loads(command("info", m, "--json").out) for m in (bundle, address))
+    assert there["provenance"]["recipe"] == "default"
+    assert there["metrics"]["test_accuracy"] == 0.9
+    assert local.pop("path") != there.pop("path")
+    assert there == local
+    assert "/home/me/trees" in command("info", address).out
+
+
+def test_finetune_starts_from_an_address(
+    command: Command, hub: Hub, bundle: Path, tmp_path: Path
+) -> None:
+    assert command("push", bundle, "hf:alice/trees").code == 0
+    data = write_colours(tmp_path / "data", {"train": 6, "test": 2})
+    outcome = command(
+        *("finetune", "--from", "hf:alice/trees", "--data", data, "--out", tmp_path / "new"),
+        *("--steps", 1),
+    )
+    assert outcome.code == 0, outcome.err
+    found = json.loads(command("info", tmp_path / "new", "--json").out)
+    assert found["provenance"]["from"] == "hf:alice/trees"
 
 
 def test_json_and_public(command: Command, hub: Hub, bundle: Path) -> None:

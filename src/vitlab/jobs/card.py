@@ -34,7 +34,7 @@ from vitlab.weights.exported import Facts, read_export_metadata, read_metadata, 
 from vitlab.weights.fetch import find
 from vitlab.weights.labels import known_labels
 from vitlab.weights.reading import read_json, reading
-from vitlab.weights.resolve import Checkpoint, bundled_folder, named
+from vitlab.weights.resolve import HUB, Checkpoint, bundled_folder, locate, named
 from vitlab.weights.source import stored_preprocessing
 
 EXPORTED = {".onnx": read_metadata, ".pt2": read_package}
@@ -51,6 +51,8 @@ def read_card(path: str | os.PathLike[str], **changes: Any) -> Card:
         return _exported_card(Path(path))
     if (published := named(path)) is not None and find(published) is None:
         return _published_card(published)
+    if isinstance(path, str) and path.startswith(HUB):
+        path = locate(path)  # once: provenance and metrics are in the folder
     given = bundled_folder(path) or Path(path)
     folder = find_bundle(given)
     _check_finished(given, folder)

@@ -23,7 +23,7 @@ from vitlab.weights.bundle import find_bundle
 from vitlab.weights.labels import matching
 from vitlab.weights.load import load_weights
 from vitlab.weights.preparation import Stated, read_stated, stating
-from vitlab.weights.resolve import bundled_name, locate, named
+from vitlab.weights.resolve import HUB, bundled_name, locate, named
 from vitlab.weights.source import WeightSource
 
 ADAPTED = ("classes", "channels", "image_size", "dropout", "attention_dropout", "drop_path")
@@ -155,9 +155,9 @@ def _with_statistics(known: WeightSource, source: DataSource) -> WeightSource:
 
 
 def absolute(weights: str | os.PathLike[str]) -> str:
-    """Name or absolute path of weights, valid in any working directory."""
+    """Name, address or absolute path of weights, valid in any working directory."""
     given = os.fspath(weights)
-    if named(given) is not None:
+    if named(given) is not None or given.startswith(HUB):
         return given
     inside = bundled_name(weights)
     return inside or os.path.abspath(os.path.expanduser(locate(weights)))
