@@ -52,7 +52,7 @@ from vitlab.jobs.run_result import (
 )
 from vitlab.jobs.together import share_config, survey_once
 from vitlab.jobs.training_run import TrainingRun, Watcher
-from vitlab.machine.device import best_device, cores, is_out_of_memory
+from vitlab.machine.device import best_device, cores, free_bytes, is_out_of_memory
 from vitlab.machine.world import World, open_world
 from vitlab.models.config import ViTConfig
 from vitlab.models.variants import configure
@@ -127,6 +127,8 @@ def train(
             if size is not None and note is not None:
                 given = {**given, "model.image_size": size}
                 watcher.note(note)
+                if "batch_size" not in given and world.size == 1 and free_bytes() is not None:
+                    auto |= {"batch_size"}  # larger images than the recipe's may not fit
         plan = replace(decide(recipe, data, source, folder, given), licence=licence)
         if find_lr:
             plan = replace(plan, command=f"{plan.command} --find-lr")
