@@ -1,5 +1,6 @@
 """The benchmarks: what they compare, refuse and tell."""
 
+import argparse
 import importlib
 import importlib.util
 import json
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from experiments.tiny import LABELS, source
 from vitlab.timing.referee import SGEMM_SIDE, Memory, Turn
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -176,6 +178,68 @@ def test_a_slower_checkout_is_reported(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="2"):
         load("checkouts.py").main([str(tmp_path)])
+
+
+def fine_tunings(**accuracies: list[float]) -> Any:
+    """Results of contestants of benchmarks/finetune.py, one for each draw."""
+    return {
+        (name, seed): {"accuracy": value, "images": 800, "minutes": 0.25}
+        for name, values in accuracies.items()
+        for seed, value in enumerate(values)
+    }
+
+
+def test_fine_tunings_are_compared_on_the_same_draws() -> None:
+    finetune = load("finetune.py")
+    found = fine_tunings(vitlab=[0.8, 0.82, 0.81], timm=[0.79, 0.8, 0.8, 0.1], logistic=[0.7])
+    ours, theirs, alone, verdict = finetune.report(found).splitlines()
+    assert ours.split("  ")[0].split() == ["vitlab", "81.00%", "±", "1.00%"]
+    assert ours.endswith("3 draws, 800 images seen, 0.2 min")
+    assert "4 draws" in theirs
+    assert alone.split()[:2] == ["logistic", "70.00%"]
+    half = 4.303 * statistics.stdev([0.01, 0.02, 0.01]) / 3**0.5
+    low, high = 0.04 / 3 - half, 0.04 / 3 + half
+    assert verdict == (
+        f"vitlab is ahead of timm by 1.33%, 95 % interval {low:.2%} to {high:.2%}, "
+        "on the same draws"
+    )
+
+
+def test_fine_tuning_goes_on_with_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finetune = load("finetune.py")
+    known = {"contestant": "vitlab", "seed": 0, "accuracy": 0.5, "images": 9, "minutes": 1.0}
+    (tmp_path / "results.jsonl").write_text(json.dumps(known) + "\n")
+    jobs = []
+
+    def run_alone(job: tuple[str, int]) -> int:
+        jobs.append(job)
+        with (tmp_path / "results.jsonl").open("a") as file:
+            new = known | {"contestant": job[0], "seed": job[1], "accuracy": 0.75}
+            file.write(json.dumps(new) + "\n")
+        return 0
+
+    monkeypatch.setattr(finetune, "run_alone", run_alone)
+    monkeypatch.setattr(finetune, "write_folder", lambda seed, options: None)
+    words = ("finetune.py", "--out", tmp_path, "--seeds", 0, 1, "--contestants", "vitlab", "before")
+    monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+    finetune.main()
+    assert sorted(jobs) == [("before", 0), ("before", 1), ("vitlab", 1)]
+    assert "vitlab is ahead of before by -12.50%" in capsys.readouterr().out
+
+
+def test_a_draw_of_fine_tuning_is_a_folder_of_its_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finetune = load("finetune.py")
+    monkeypatch.setattr("vitlab.data.datasets.open_data", lambda name: source())
+    options = argparse.Namespace(out=tmp_path, per_class=3, tests=20)
+    folder = finetune.write_folder(0, options)
+    for split, count in (("train", 3), ("test", 2)):
+        found = sorted(path.parent.name for path in folder.glob(f"{split}/*/*.png"))
+        assert found == sorted(LABELS * count)
+    assert finetune.write_folder(0, options) == folder
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from command import Command
+from data.fetchable import IMAGES, fetchable
 from jobs.classifiers import LABELS, colours, saved_model
 from vitlab.weights.exported import FACTS_KEY
 from vitlab.weights.resolve import bundled_folder
@@ -35,6 +36,19 @@ def test_a_benchmark_is_told_and_written(command: Command, tmp_path: Path) -> No
     assert min(plain["memory"]["ever"], merged["memory"]["ever"]) > 10e6
     assert (plain["place"], merged["place"], plain["fresh"]) == (None, None, False)
     assert [(a["merge_tokens"], a["images"]) for a in told["accuracies"]] == [(0, 6), (5, 6)]
+
+
+def test_missing_data_is_fetched_on_request(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = fetchable(monkeypatch, tmp_path / "toy")
+    asked = ("benchmark", model, "--data", data, "--batch", 1, "--engines", "torch")
+    asked += ("--rounds", 1, "--seconds", 0.001, "--threads", 1, "--json")
+    assert "get it: vitlab data fetch toy" in command(*asked).mistake
+    outcome = command(*asked, "--download")
+    assert outcome.code == 0, outcome.err
+    (accuracy,) = json.loads(outcome.out)["accuracies"]
+    assert accuracy["images"] == IMAGES
 
 
 def test_exported_files_take_part(command: Command, tmp_path: Path) -> None:

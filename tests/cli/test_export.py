@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from command import Command
+from data.fetchable import IMAGES, fetchable
 from vitlab.errors import ConfigError, Disagrees
 from vitlab.jobs import export as export_accuracy
 from vitlab.jobs import export as export_task
@@ -72,6 +73,18 @@ def test_what_is_measured_before_has_the_same_settings(
     assert found.mistake.startswith("cifar10 sample {")
     for name, value in settings.items():
         assert f"{name!r}: {value!r}" in found.mistake
+
+
+def test_missing_data_is_fetched_on_request(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = fetchable(monkeypatch, tmp_path / "toy")
+    file = tmp_path / "a.onnx"
+    asked = ("export", model, "--output", file, "--data", data)
+    assert "get it: vitlab data fetch toy" in command(*asked).mistake
+    outcome = command(*asked, "--download", "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["accuracy"]["images"] == IMAGES
 
 
 def test_a_model_that_disagrees_ends_with_1(
