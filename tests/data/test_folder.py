@@ -147,7 +147,10 @@ def make_file(root: Path) -> None:
         (make_accents, "which differ only in case or accents' encoding"),
         (make_class_without_images, "b holds no image files; valid endings: .avif .bmp "),
         (make_unknown_test_class, "holds the class 'Cat', which is not trained; did you mean cat?"),
-        (make_test_class_without_images, "val/b holds no image files (files in formats that are not read: 1 PDF; "),
+        (
+            make_test_class_without_images,
+            "val/b holds no image files (files in formats that are not read: 1 PDF; ",
+        ),
         (make_empty_train, "train is empty"),
         (make_file, "is not a folder"),
     ],

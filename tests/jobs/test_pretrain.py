@@ -101,9 +101,7 @@ def test_features_are_all_that_there_is_yet(done: tuple[str, Path]) -> None:
     assert classifier.features([Image.fromarray(pixels)]).shape == (1, 24)
 
 
-def test_the_end_of_a_run_is_shown_in_stages(
-    data: str, tmp_path: Path, no_figures: None
-) -> None:
+def test_the_end_of_a_run_is_shown_in_stages(data: str, tmp_path: Path, no_figures: None) -> None:
     stages: list[tuple[str, int, int]] = []
     watcher = Watcher(stage=lambda *stage: stages.append(stage))
     run = pretrain("mae", data=data, out=tmp_path / "run", changes=changes("mae"), watcher=watcher)
