@@ -42,8 +42,8 @@ def test_missing_data_is_fetched_on_request(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, data = fetchable(monkeypatch, tmp_path / "toy")
-    asked = ("benchmark", model, "--data", data, "--batch", 1, "--engines", "torch")
-    asked += ("--rounds", 1, "--seconds", 0.001, "--threads", 1, "--json")
+    short = ("--batch", 1, "--rounds", 1, "--seconds", 0.001, "--threads", 1)
+    asked = ("benchmark", model, "--data", data, "--engines", "torch", *short, "--json")
     assert "get it: vitlab data fetch toy" in command(*asked).mistake
     outcome = command(*asked, "--download")
     assert outcome.code == 0, outcome.err

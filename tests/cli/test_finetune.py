@@ -64,7 +64,7 @@ def test_the_first_lines_do_not_contradict_each_other(command: Command, tmp_path
     assert COLOURS == LABELS
     arguments = ("finetune", "--from", weights, "--data", data, "--steps", 1)
     lines = command(*arguments, "--out", tmp_path / "known").out.splitlines()
-    opening = lines[: next(i for i, line in enumerate(lines) if ": 1 steps of " in line)]
+    opening = lines[: next(i for i, line in enumerate(lines) if ": 1 step of " in line)]
     some = "blue, green, red"
     assert f"3 of 3 classes are known to the weights by name ({some}): kept" in opening
     for word in ("nothing", "zero", "new head"):

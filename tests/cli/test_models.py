@@ -48,3 +48,16 @@ def test_without_a_pattern_every_name_is_listed_whole(
 
 def test_a_pattern_that_fits_nothing_has_near_matches(command: Command) -> None:
     assert "unknown model 'vit_sed'; did you mean vit_seed" in command("models", "vit_sed").mistake
+
+
+def test_names_of_timm_are_known(command: Command) -> None:
+    theirs, ours = (command("summary", name) for name in ("vit_tiny_patch16_224", "vit_ti16"))
+    assert (theirs.code, theirs.out) == (0, ours.out)
+    assert "vit_tiny_patch16_224 is vit_ti16 here" in theirs.err
+    assert command("models", "vit_tiny_patch16_384", "--json").out == (
+        command("models", "vit_ti16_384", "--json").out
+    )
+    fetching = "vit_ti16.deit has not been fetched; get it: vitlab weights fetch vit_ti16.deit"
+    assert fetching in command("summary", "deit_tiny_patch16_224.fb_in1k").mistake
+    mistake = command("summary", "deit_tiny_patch16_224.fb_in22k").mistake
+    assert mistake.startswith("deit_tiny_patch16_224.fb_in22k: no published weights of that tag")

@@ -128,6 +128,20 @@ def test_a_machine_that_becomes_slower_gets_a_new_estimate(clock: list[float]) -
     ]
 
 
+def test_a_run_of_one_step_has_no_estimate(clock: list[float]) -> None:
+    stream = io.StringIO()
+    view = RunView(Console(file=stream, width=200), None)
+    train = TrainConfig(budget=0.1, budget_in="minutes", batch_size=10)
+    view.begin(Plan(recipe="r", data="d", train=train, model=SIZE, steps=1, command="c"))
+    for name in ("loss", "grad_norm", "lr"):
+        view.metric(metric(1, "train", name, 1.5))
+        clock[0] += 20.0
+    view.metric(metric(1, "validation", "accuracy", 0.5))
+    first, *rest = stream.getvalue().splitlines()
+    assert first.endswith(": 1 step of 10 images")
+    assert not [line for line in rest if "slower" in line]
+
+
 def test_stages_after_training_are_shown(clock: list[float]) -> None:
     view, stream = plain()
     for done in range(0, 1001, 250):

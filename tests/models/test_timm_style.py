@@ -125,10 +125,8 @@ def test_the_tag_of_a_name_decides_the_weights(
         vitlab.create_model(theirs, pretrained=True)
     assert f"pretrained=True is {ours}" in caplog.messages
     if "." in theirs:
-        caplog.clear()
         with pytest.raises(WeightsError, match=f"^{re.escape(ours)} has not been fetched"):
             vitlab.load_weights(theirs)
-        assert caplog.messages == [f"{theirs} is {ours} here"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 from dataclasses import replace
@@ -16,8 +17,9 @@ from data.told import Told
 from vitlab.errors import WeightsError
 from vitlab.images.preprocessing import HALF
 from vitlab.io import download as downloading
+from vitlab.models import variants
 from vitlab.weights.fetch import RECORD, WORKSHOP, fetch, find
-from vitlab.weights.resolve import Checkpoint
+from vitlab.weights.resolve import Checkpoint, checkpoint
 from weights.published import FILE, list_only, publish, small_model
 
 
@@ -55,6 +57,23 @@ def test_a_checkpoint_arrives_and_is_pinned(demo: Checkpoint, served: Served, ho
     assert record["bytes"] == len(served.files[FILE])
     assert record["url"] == demo.url
     assert left(home) == [f"{demo.name}/{FILE}", f"{demo.name}/{RECORD}"]
+
+
+def test_a_name_of_timm_loads_the_file_of_ours(
+    served: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setitem(variants.TABLE, "vit_ti16", variants.variant("vit_test"))
+    entry = publish(served, tmp_path, monkeypatch, name="vit_ti16_32.augreg")
+    path = fetch(checkpoint("vit_tiny_patch16_32.augreg_in21k_ft_in1k")).path
+    with caplog.at_level(logging.WARNING):
+        model = vitlab.load_weights("vit_tiny_patch16_32.augreg_in21k_ft_in1k")
+    assert (model.source.path, model.source.name) == (path, entry.name)
+    assert caplog.messages == [
+        "vit_tiny_patch16_32.augreg_in21k_ft_in1k is vit_ti16_32.augreg here"
+    ]
 
 
 def test_a_mirror_has_the_files_below_their_hosts(

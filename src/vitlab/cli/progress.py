@@ -211,7 +211,8 @@ class RunView:
         self._unshown = frozenset() if train.balance == "none" else frozenset({"accuracy"})
         self._minutes = train.budget if train.budget_in == "minutes" else None
         self._say(
-            f"{train.model} on {plan.data}: {plan.steps:,} steps of {train.batch_size} images"
+            f"{train.model} on {plan.data}: {plan.steps:,} step{'s' * (plan.steps != 1)} of "
+            f"{train.batch_size} images"
         )
         if self._bars is not None:
             self._task = self._bars.add_task("", total=1.0, count=f"0/{plan.steps:,}")
@@ -275,7 +276,9 @@ class RunView:
         if self._minutes is None or self._start is None or now - self._start[0] < PLAIN_SECONDS:
             return
         before = self._worked(self._start[1])
-        done = (self._worked(step) - before) / (1 - before) if before < 1 else 1.0
+        if before >= 1:  # the first line is about the last step
+            return
+        done = (self._worked(step) - before) / (1 - before)
         needed = (now - self._start[0]) / 60 / done if done else 0.0
         if needed > SLOWER * self._minutes * (1 - before):
             self._say(

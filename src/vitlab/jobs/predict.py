@@ -348,8 +348,9 @@ class _Job:
                 pixels = read_picture(first[0], self.classifier.preprocessing)
             except InputError as error:
                 name = "standard input" if piped else path_of(first[0])
-                note = foreign_note([name])
-                raise InputError("; ".join(filter(None, (f"{name}: {error}", note)))) from error
+                note = foreign_note([str(name)])
+                ending = f"; {note}" if note else ""
+                raise InputError(f"{name}: {error}{ending}") from error
             return iter([Decoded(source=first[0], pixels=pixels)])
         return chain(first, images)
 

@@ -101,8 +101,6 @@ def load_weights(
         read_stated(preprocessing)  # a mistake in it is found before the weights are read
     checkpoint = None if isinstance(path, Mapping) else named(path)
     if checkpoint is not None:
-        if (theirs := os.fspath(path)) != checkpoint.name:
-            log.warning("%s is %s here", theirs, checkpoint.name)
         changes = {"image_size": checkpoint.config.image_size} | changes
     file = _open(path, checkpoint)
     try:
@@ -118,6 +116,8 @@ def load_weights(
     model.source = stating(model.source, preprocessing, model.config)
     if checkpoint is not None:  # files in the table are of the format's own implementation
         model.source = replace(model.source, assumed=())
+        if str(path) != checkpoint.name:
+            log.warning("%s is %s here", path, checkpoint.name)
     if model.source.warning is not None:
         log.warning("%s", model.source.warning)
     return model.to(place)
