@@ -111,7 +111,7 @@ def test_an_early_stop_gives_its_reason(
 ) -> None:
     falling = (1 / (1 + i) for i in range(100))
     measure = lambda model: iter([("accuracy", next(falling))])  # noqa: E731
-    monkeypatch.setattr(TrainingRun, "evaluator", lambda run: measure)
+    monkeypatch.setattr(TrainingRun, "evaluator", lambda run, stage=None: measure)
     notes: list[str] = []
     changes = {"budget": 20.0, "evaluations": 20, "patience": 2, "ema": 0.0}
     watcher = Watcher(note=notes.append)
