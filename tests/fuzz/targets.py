@@ -8,6 +8,7 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,47 @@ def without_metadata(path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     save_file(load_file(path), path, metadata={"format": "pt"})
+
+
+def make_clip(folder: Path) -> None:
+    """A whole CLIP in the files of transformers: two towers, configs and a tokenizer."""
+    from safetensors.torch import load_file, save_file
+
+    from vitlab.models.text import TextConfig, TextTower
+    from vitlab.weights.formats import text_huggingface
+    from weights.text_files import clip_vocabulary
+
+    clip = {"head": "projection", "representation_size": 6, "classes": 0, "gelu": "quick"}
+    clip |= {"embed_norm": True, "patch_bias": False, "norm_eps": 1e-5}
+    image = vitlab.VisionTransformer(replace(small_model().config, **clip))
+    vitlab.save_weights(image, folder / "model.safetensors", format="huggingface-clip")
+    sizes = {"width": 8, "depth": 1, "heads": 2, "mlp_width": 8, "context": 9, "embedding": 6}
+    text = TextTower(TextConfig(vocabulary=clip_vocabulary(folder), **sizes))
+    state, ours = load_file(folder / "model.safetensors"), text.state_dict()
+    for rule in text_huggingface.rules(text.config, frozenset()):
+        tensors = rule.to_theirs([ours[name] for name in rule.ours])
+        state |= dict(zip(rule.theirs, (each.contiguous() for each in tensors), strict=True))
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    tower = {"num_attention_heads": 2, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
+    content = {
+        "model_type": "clip",
+        "text_config": {**tower, "eos_token_id": 2},
+        "vision_config": {**tower, "image_size": 16, "patch_size": 8},
+    }
+    (folder / "config.json").write_text(json.dumps(content))
+    (folder / "special_tokens_map.json").write_text(json.dumps({"pad_token": "!"}))
+
+
+def make_clip_tokenizer(folder: Path) -> None:
+    """The same, with its tokenizer in one file."""
+    from vitlab.weights.tokenizer import _backend
+
+    make_clip(folder)
+    _backend(folder)[1].save(str(folder / "tokenizer.json"))
+
+
+def label_images(folder: Path) -> None:
+    vitlab.load(folder).for_labels(["ash", "a birch 🌳"])
 
 
 def make_timm_folder(folder: Path) -> None:
@@ -553,6 +595,27 @@ TARGETS: tuple[Target, ...] = (
         run=load_file_or_folder,
         files={"config.json": "json"},
         cases=80,
+    ),
+    Target(
+        name="clip",
+        make=make_clip,
+        run=label_images,
+        files={
+            "config.json": "json",
+            "vocab.json": "json",
+            "merges.txt": "text",
+            "special_tokens_map.json": "json",
+            "model.safetensors": "safetensors",
+        },
+        cases=20,
+    ),
+    Target(
+        name="tokenizer",
+        make=make_clip_tokenizer,
+        run=label_images,
+        files={"tokenizer.json": "json"},
+        cases=20,
+        short=False,
     ),
     Target(
         name="labels",

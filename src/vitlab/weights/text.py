@@ -20,6 +20,8 @@ from vitlab.weights.source import WeightSource
 log = logging.getLogger(__name__)
 
 LAYOUTS = (text_huggingface.LAYOUT, text_open_clip.LAYOUT)
+IMAGE = ("vision_model.", "visual.")
+"""Prefixes of the image tower's tensors, some of which it leaves out, such as a mask token."""
 WHOLE = (
     "valid: the weights of a whole CLIP or SigLIP, image and text, as transformers, OpenCLIP and "
     "OpenAI publish them"
@@ -49,7 +51,8 @@ def text_config_file(source: WeightSource, name: str) -> dict[str, Any] | None:
 
 
 def _load(file: TensorFile, source: WeightSource, image: ViTConfig) -> TextTower:
-    shapes = {name: shape for name, shape in file.shapes.items() if name in source.ignored}
+    left = {name for name in source.ignored if not name.startswith(IMAGE)}
+    shapes = {name: shape for name, shape in file.shapes.items() if name in left}
     layout = _recognise(shapes, file.path)
     found = layout.infer(shapes, text_config_file(source, layout.config_file), image)
     config = found.config

@@ -8,7 +8,6 @@ import gzip
 import html
 import re
 import string
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.config import parse_json
-from vitlab.errors import MissingExtra, WeightsError, one_line
+from vitlab.errors import MissingExtra, VitlabError, WeightsError, one_line
 from vitlab.models.text import TextConfig
 from vitlab.weights.formats import text_huggingface
 from vitlab.weights.formats.text_rules import section
-from vitlab.weights.reading import one_of, read_json, reading
+from vitlab.weights.reading import naming, one_of, read_json
 from vitlab.weights.source import WeightSource
 
 TOKENIZER, PIECES = "tokenizer.json", "spiece.model"
@@ -138,8 +137,8 @@ def _pieces(path: Path, config: TextConfig, clean: Clean) -> Tokenizer:
         raise MissingExtra("text", f"the tokenizer {path}") from error
     with _parsing(path):
         pieces = SentencePieceProcessor(model_file=str(path))
-    unknown = pieces.IdToPiece(pieces.unk_id())
-    before, end = len(pieces.encode(unknown)), pieces.PieceToId("</s>")
+        unknown = pieces.IdToPiece(pieces.unk_id())
+        before, end = len(pieces.encode(unknown)), pieces.PieceToId("</s>")
 
     def encode(text: str) -> list[int]:
         # As in transformers: behind another piece, the blank before the first word is kept.
@@ -154,7 +153,8 @@ def _pieces(path: Path, config: TextConfig, clean: Clean) -> Tokenizer:
 
 def _checked(found: Tokenizer, config: TextConfig) -> Tokenizer:
     """The tokenizer, if it fits the text tower."""
-    tokens = found(["a"])[0]
+    with _parsing(found.path):
+        tokens = found(["a"])[0]
     if config.pool == "eos" and config.eos not in tokens:
         raise WeightsError(
             f"{found.path}: a text does not end with token {config.eos}, which the text tower "
@@ -172,11 +172,11 @@ def _checked(found: Tokenizer, config: TextConfig) -> Tokenizer:
 def _parsing(path: Path) -> Iterator[None]:
     """Convert any error of the libraries, which raise plain `Exception`, to one line."""
     try:
-        with reading(path):
+        with naming(path):
             yield
-    except (WeightsError, MissingExtra):
+    except VitlabError:
         raise
-    except (OSError, zlib.error, Exception) as error:
+    except Exception as error:
         raise WeightsError(f"{path}: not a readable tokenizer ({one_line(error)})") from error
 
 
@@ -296,7 +296,7 @@ def _open_clip_options(folder: Path, config: TextConfig) -> dict[str, Any]:
     path = folder / "open_clip_config.json"
     if not path.is_file():
         return {"clean": "lower", "pad": 0} if config.causal else {"clean": "canonicalize"}
-    with reading(path):
+    with naming(path):
         text = section(section(read_json(path), "model_cfg"), "text_cfg")
         named = text.get("hf_tokenizer_name") is not None
         one_of("tokenizer_mode", text.get("tokenizer_mode"), (None,))

@@ -24,7 +24,7 @@ from vitlab.weights.reading import integer, one_of
 PREFIX = "text_model."
 LAYERS = f"{PREFIX}encoder.layers."
 EMBEDDINGS = f"{PREFIX}embeddings."
-IGNORED = re.compile(r"(text|vision)_model\.embeddings\.position_ids$")
+IGNORED = re.compile(r"text_model\.embeddings\.position_ids$")
 LEGACY_EOS = 2
 """`eos_token_id` of CLIP's first configs, with which transformers reads the highest token."""
 CLIP_DEFAULTS: dict[str, Any] = {
