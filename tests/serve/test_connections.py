@@ -1,8 +1,11 @@
 """Connections: clients that send or read slowly, leave, are too many, or wait for 100 Continue."""
 
 import asyncio
+import base64
+import gc
 import socket
 import time
+import tracemalloc
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -213,3 +216,29 @@ def test_the_work_of_a_client_that_leaves_is_dropped() -> None:
     text = service.metrics.text().decode()
     assert counted(text, "vitlab_rejected_total") == {'reason="gone"': 2.0}
     assert counted(text, "vitlab_requests_total")['path="/classify",status="499"'] == 2
+
+
+def test_refused_images_are_not_kept() -> None:
+    """Not even until the next collection of cycles, which many of them could precede."""
+    text = b'{"images": ["' + base64.b64encode(bytes(3_000_000)) + b'"]}'
+    found = []
+
+    async def test(port: int) -> None:
+        reader, writer = await connect(port, b"")
+        for _ in range(5):
+            for kind, body in ((b"image/png", bytes(4_000_000)), (b"application/json", text)):
+                head = HEAD % len(body) + b"Content-Type: " + kind + b"\r\n\r\n"
+                writer.writelines([b"POST /classify HTTP/1.1\r\n" + head, body])
+                assert (await answer(reader))[0] == 415
+            found.append(tracemalloc.get_traced_memory()[0])
+        writer.close()
+
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        with_server(service_of(Sleepy()), test)
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert found[-1] - found[0] < 3_000_000

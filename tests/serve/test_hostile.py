@@ -286,7 +286,7 @@ def test_large_hostile_bodies_do_no_harm() -> None:
             assert codes.keys() <= {400, 413, 415, 422, 429}
             assert codes[422] >= 5
             before = before or server.memory()
-        assert server.memory() < 1.1 * before + LARGE
+        assert server.memory() < before + 3 * LARGE  # bodies at once differ by turn
         assert server.post(content=photo()).status_code == 200
 
 

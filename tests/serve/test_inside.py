@@ -248,6 +248,25 @@ def test_a_decoder_that_cannot_start_again_is_tried_again(monkeypatch: pytest.Mo
     assert asyncio.run(run()) == 3
 
 
+def test_images_of_clients_that_left_are_not_kept() -> None:
+    """Without a running process, all wait."""
+    classifier = open_classifier("cifar10", engine="onnxruntime")
+
+    async def run() -> list[int]:
+        decoders = Decoders(classifier.preprocessing, count=1, seconds=30, max_pixels=None)
+        later = time.monotonic() + 60
+        tasks = [asyncio.create_task(decoders.decode(IMAGE, later)) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        await asyncio.wait({tasks[1]})
+        found = [decoders._waiting.get_nowait() for _ in tasks]
+        for task in tasks:
+            task.cancel()
+        return [len(job.content) for job in found]
+
+    assert asyncio.run(run()) == [len(IMAGE), 0, len(IMAGE)]
+
+
 def test_an_exported_file_only_predicts() -> None:
     folder = resolve("cifar10")
     assert isinstance(folder, Path)

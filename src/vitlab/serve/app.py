@@ -104,6 +104,7 @@ class Routes:
             claim.hold_answer(len(response.body))
             return response
         except Refused as error:
+            error.__traceback__ = None  # a cycle, which would keep the body until it is collected
             await _discard(request, error)
             return answer(error, request_id, service.metrics)
         except TimeoutError:

@@ -109,7 +109,7 @@ def _answer(stdout: BinaryIO, status: int, content: bytes) -> None:
     stdout.flush()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Job:
     """An image on its way to a decoder."""
 
@@ -173,7 +173,10 @@ class Decoders:
             raise Refused(400, "image", "an empty image; valid: the bytes of an image file")
         job = Job(content, wanted, expires, asyncio.get_running_loop().create_future())
         self._waiting.put_nowait(job)
-        return await job.found
+        try:
+            return await job.found
+        finally:
+            job.content = b""  # of a client that has left, it would stay until its turn
 
     async def close(self) -> None:
         """Stop the processes."""

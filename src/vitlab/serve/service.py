@@ -142,6 +142,8 @@ class Service:
         for one in found:
             if isinstance(one, BaseException) and not isinstance(one, Refused):
                 raise one
+            if isinstance(one, Refused):
+                one.__traceback__ = None  # its frames hold the image
         refusal = first_refusal(found)
         if refusal is not None and all(isinstance(one, Refused) for one in found):
             raise refusal
