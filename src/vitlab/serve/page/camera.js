@@ -20,7 +20,7 @@ async function openCamera() {
     }
     await $("video").play();
     $("booth").showModal();
-  });
+  }, "camera");
 }
 
 function closeCamera() {

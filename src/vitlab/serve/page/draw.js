@@ -16,13 +16,15 @@ export function imageCanvas([channels, height, width], pixels, grey = false) {
   const canvas = new OffscreenCanvas(width, height);
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
-  const plane = width * height;
+  const [{ data }, plane] = [image, width * height];
+  const [second, third] = channels > 2 ? [plane, 2 * plane] : [0, 0];
   for (let i = 0; i < plane; i += 1) {
-    const red = pixels[i];
-    const green = channels > 2 ? pixels[i + plane] : red;
-    const blue = channels > 2 ? pixels[i + 2 * plane] : red;
-    const mean = 0.299 * red + 0.587 * green + 0.114 * blue;
-    image.data.set(grey ? [mean, mean, mean, 255] : [red, green, blue, 255], 4 * i);
+    let [red, green, blue] = [pixels[i], pixels[i + second], pixels[i + third]];
+    if (grey) red = green = blue = 0.299 * red + 0.587 * green + 0.114 * blue;
+    data[4 * i] = red;
+    data[4 * i + 1] = green;
+    data[4 * i + 2] = blue;
+    data[4 * i + 3] = 255;
   }
   context.putImageData(image, 0, 0);
   return canvas;

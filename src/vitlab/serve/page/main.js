@@ -1,12 +1,12 @@
 // The page: its controls, and what they change.
 
 import { listenToCamera } from "./camera.js";
-import { check } from "./check.js";
+import { check, forgetCheck } from "./check.js";
 import * as link from "./link.js";
 import { Heads, element } from "./lists.js";
 import {
-  $, READ, announce, change, changed, guarded, isOfClass, model, panels, query, setModel, source,
-  state, whenChanged,
+  $, READ, announce, change, changed, guarded, hasLayers, hideError, isOfClass, model, panels,
+  setModel, source, state, whenChanged,
 } from "./page.js";
 import { tokenIn } from "./panel.js";
 import { Shown } from "./shown.js";
@@ -14,13 +14,15 @@ import { openSource } from "./source.js";
 import { listenToTour, nameTour } from "./tour.js";
 import { language, setLanguage, word } from "./words.js";
 
-let heads;
+const WRITTEN = 400; // milliseconds between changes of the address: browsers limit them
 
-// The page: controls, what is under the pointer, and what each panel shows.
+let heads;
 
 // Start.
 
 async function start() {
+  setLanguage(state.language);
+  $("title").textContent = word("opening");
   const where = await openSource();
   setModel(where, await where.model());
   model.prefix = Number(model.class_token || 0) + (model.registers || 0);
@@ -31,7 +33,7 @@ async function start() {
   state.held = wanted.held ?? READ;
   state.target = wanted.target;
   state.opacity = wanted.opacity ?? state.opacity;
-  if (model.kind === "vit") heads = new Heads($("heads"), model, chooseHead);
+  if (hasLayers()) heads = new Heads($("heads"), model, chooseHead);
   buildControls();
   speak(wanted.language ?? state.language);
   addPanel();
@@ -69,14 +71,22 @@ function speak(name) {
     button.setAttribute("aria-label", word("sample", { name: model.samples[number] }));
   }
   for (const button of $("methods").children) button.textContent = word(button.dataset.method);
-  const reason = { exported: "exported", cnn: "cnn" }[model.kind];
-  $("reason").hidden = !reason;
-  if (reason) $("reason").textContent = word(reason);
+  showReasons();
   $("own-reason").textContent = word("static");
   $("footer").textContent = word(source.accepts ? "footer" : "footerStatic");
   nameTour();
   for (const panel of panels) panel.name();
   changed();
+}
+
+// Why methods are missing: one sentence for the model, or the library's for each method.
+function showReasons() {
+  const missing = Object.entries(model.methods).filter(([, reason]) => reason);
+  const reasons = model.kind === "vit"
+    ? missing.map(([method, reason]) => word("missing", { method: word(method), reason }))
+    : [word(model.kind)];
+  $("reason").hidden = !reasons.length;
+  $("reason").replaceChildren(...reasons.map((text) => element("p", "", text)));
 }
 
 // Classes that maps can be asked for.
@@ -107,8 +117,7 @@ function buildControls() {
   for (const number of targets()) $("target").append(element("option", "", model.labels[number]));
   $("layer").max = Math.max(model.grids.length - 1, 0);
   $("head").max = (model.heads || 1) - 1;
-  $("layers-part").hidden = model.kind !== "vit";
-  $("tour").hidden = model.methods.attention !== null;
+  $("layers-part").hidden = $("tour").hidden = !hasLayers();
   $("own").hidden = $("paint-part").hidden = !source.accepts;
   $("own-reason").hidden = source.accepts;
   $("map-title").parentElement.classList.toggle("empty", state.method === null);
@@ -132,7 +141,7 @@ function listen() {
   });
   $("paint").addEventListener("click", () => change({ painting: !state.painting }));
   $("clear").addEventListener("click", () => panels.forEach((panel) => panel.paint([], false)));
-  $("check").addEventListener("click", () => check(panels[0]));
+  $("check").addEventListener("click", () => check(panels[state.filling]));
   listenToCamera(openFile);
   listenToTour();
   document.addEventListener("keydown", pressed);
@@ -160,20 +169,25 @@ function listen() {
 
 // Images.
 
-async function openSample(number, place, painted = []) {
-  $("error").hidden = true;
-  await guarded(async () => {
-    const pixels = await source.samplePixels(number);
-    await panels[place].show({ name: model.samples[number], sample: number, pixels }, painted);
+function openSample(number, place, painted) {
+  const image = { name: model.samples[number], sample: number };
+  return openImage(place, image, (signal) => source.samplePixels(number, signal), painted);
+}
+
+function openFile(file) {
+  const image = { name: file.name || "", sample: null };
+  return openImage(state.filling, image, async (signal) => {
+    try {
+      return await source.pixels(file, signal);
+    } catch (error) {
+      throw error.status === 415 ? new Error(word("notImage", { name: image.name })) : error;
+    }
   });
 }
 
-async function openFile(file) {
-  $("error").hidden = true;
-  await guarded(async () => {
-    const pixels = await source.pixels(file);
-    await panels[state.filling].show({ name: file.name || "", sample: null, pixels });
-  });
+async function openImage(place, image, read, painted) {
+  hideError();
+  await guarded(() => panels[place].show(image, read, painted), "image");
 }
 
 function addPanel() {
@@ -213,11 +227,30 @@ function chooseHead(layer, head) {
   announce();
 }
 
-async function render() {
+async function render(view) {
+  drawing += 1;
+  for (const panel of panels) panel.settle();
+  forgetCheck(view);
   showControls();
-  await Promise.all(panels.filter((panel) => panel.image).map((panel) => panel.render()));
-  if (heads && state.method === "attention" && panels[0].image) await drawHeads();
-  history.replaceState(null, "", link.write(state, panels));
+  writeLink();
+  const shown = panels.filter((panel) => panel.image);
+  await Promise.all(shown.map((panel) => panel.render(view)));
+  if (heads && view.method === "attention" && panels[0].image) {
+    guarded(() => drawHeads(view), "heads");
+  }
+}
+
+// Keep the address that of the state; browsers allow few changes of it in a time.
+let written = 0;
+function writeLink() {
+  if (written) return;
+  written = setTimeout(() => {
+    written = 0;
+    const wanted = link.write(state, panels);
+    if (document.body.dataset.ready && location.hash !== wanted) {
+      history.replaceState(null, "", wanted);
+    }
+  }, WRITTEN);
 }
 
 function showControls() {
@@ -228,7 +261,7 @@ function showControls() {
   $("explained").textContent = name ? word(`about${name}`) : "";
   $("place").hidden = state.method !== "attention";
   $("heads-part").hidden = state.method !== "attention";
-  $("of-class").hidden = !isOfClass();
+  $("of-class").hidden = !isOfClass(state);
   $("layer").value = state.layer;
   $("head").value = state.head;
   $("opacity").value = state.opacity;
@@ -245,12 +278,12 @@ function showControls() {
 }
 
 let drawing = 0;
-async function drawHeads() {
-  const own = (drawing += 1);
+async function drawHeads(view) {
+  const own = drawing;
   const order = model.grids.map((_, layer) => layer);
-  order.sort((a, b) => Math.abs(a - state.layer) - Math.abs(b - state.layer));
+  order.sort((a, b) => Math.abs(a - view.layer) - Math.abs(b - view.layer));
   for (const layer of order) {
-    const rows = await panels[0].rows(layer, tokenIn(model, layer, query()));
+    const rows = await panels[0].rows(layer, tokenIn(model, layer, view.query));
     if (own !== drawing) return;
     heads.draw(layer, rows);
   }
@@ -272,12 +305,22 @@ function pressed(event) {
   announce();
 }
 
+// Copy the address; where the browser does not allow it, show it selected.
 async function copyLink() {
-  const button = $("link");
-  await navigator.clipboard.writeText(location.href).catch(() => {});
-  button.textContent = word("copied");
-  setTimeout(() => { button.textContent = word("link"); }, 1500);
+  const address = new URL(link.write(state, panels), location.href).href;
+  const isWhole = panels.every((panel) => panel.image?.sample != null);
+  try {
+    await navigator.clipboard.writeText(address); // undefined without HTTPS
+    $("copied").textContent = word(isWhole ? "copied" : "copiedOwn");
+    $("address").hidden = true;
+  } catch {
+    $("copied").textContent = word(isWhole ? "copyYourself" : "copyYourselfOwn");
+    $("address").value = address;
+    $("address").hidden = false;
+    $("address").select();
+  }
+  $("link-note").hidden = false;
 }
 
 whenChanged(render);
-guarded(start);
+guarded(start, "start");

@@ -2,33 +2,47 @@
 
 import { drawStage, highest, imageCanvas, lowest, mapCanvas } from "./draw.js";
 
-const MAPS = 400; // maps that are kept
+const MAPS = 400; // answers that are kept
 
 export class Panel {
   constructor(source, model) {
     this.source = source;
     this.model = model;
     this.image = null;
-    this.map = null; // { values, grid, elsewhere }
+    this.map = null; // { values, grid, least }
     this.shares = []; // attention to tokens that are no patches
+    this.painted = new Set();
+    this.turn = 0; // number of the newest rendering; answers to an older one are not shown
+    this.version = 0; // number of the newest pixels
+    this.answers = new Map();
+    this.wanted = new Set();
+    this.life = new AbortController();
   }
 
   // An image: { name, sample, pixels }; paint is put on again, if it is given.
-  async open(image, painted = []) {
+  open(image, painted = []) {
+    this.close();
+    this.life = new AbortController();
     this.image = { ...image, original: image.pixels };
     this.painted = new Set(painted);
     this.before = null;
+    this.map = null;
     this.repaint();
-    if (this.painted.size) {
-      this.before = await this.source.ask("predict", { ...image, pixels: this.image.original });
-    }
   }
 
-  repaint() {
+  // Forget the image: nothing more of it is computed or shown.
+  close() {
+    this.begin();
+    this.life.abort();
+    this.abort(() => true);
+  }
+
+  // Pixels with paint on cells.
+  pixelsWith(cells) {
     const [channels, height, width] = this.model.input;
     const [rows, columns] = this.model.grid;
     const pixels = this.image.original.slice();
-    for (const index of this.painted) {
+    for (const index of cells) {
       const [row, column] = [Math.floor(index / columns), index % columns];
       const [top, bottom] = edges(row, rows, height);
       const [left, right] = edges(column, columns, width);
@@ -39,39 +53,84 @@ export class Panel {
         }
       }
     }
-    this.image.pixels = pixels;
-    this.colourful = imageCanvas(this.model.input, pixels);
-    this.grey = imageCanvas(this.model.input, pixels, true);
-    this.cache = new Map();
-    this.version = (this.version || 0) + 1;
+    return pixels;
   }
 
-  remember(key, compute) {
-    if (!this.cache.has(key)) {
-      if (this.cache.size > MAPS) this.cache.delete(this.cache.keys().next().value);
-      const found = compute();
-      found.catch(() => this.cache.delete(key));
-      this.cache.set(key, found);
+  // Make the pixels follow the paint; everything is then computed again.
+  repaint() {
+    this.abort(() => true);
+    this.answers = new Map();
+    this.image.pixels = this.pixelsWith(this.painted);
+    this.colourful = imageCanvas(this.model.input, this.image.pixels);
+    this.grey = imageCanvas(this.model.input, this.image.pixels, true);
+    this.version += 1;
+  }
+
+  // Begin a rendering; returns its turn.
+  begin() {
+    this.wanted = new Set();
+    this.turn += 1;
+    return this.turn;
+  }
+
+  // Abort requests that only an older rendering needs, after those of the newest one were made.
+  release() {
+    this.abort((entry, key) => entry.passing && !this.wanted.has(key));
+  }
+
+  abort(chosen) {
+    for (const [key, entry] of this.answers) {
+      if (entry.done || !chosen(entry, key)) continue;
+      entry.request.abort();
+      this.answers.delete(key);
     }
-    return this.cache.get(key);
+  }
+
+  // Answer of the source, kept for these pixels. A `passing` one is of one token or class.
+  ask(what, parameters = {}, passing = false) {
+    const key = `${what} ${JSON.stringify(parameters)}`;
+    this.wanted.add(key);
+    if (!this.answers.has(key)) {
+      if (this.answers.size > MAPS) this.answers.delete(this.answers.keys().next().value);
+      const entry = { passing, done: false, request: new AbortController() };
+      entry.answer = this.source.ask(what, this.image, parameters, entry.request.signal);
+      entry.answer.then(() => { entry.done = true; }, () => {
+        if (this.answers.get(key) === entry) this.answers.delete(key);
+      });
+      this.answers.set(key, entry);
+    }
+    return this.answers.get(key).answer;
   }
 
   predict() {
-    return this.remember("predict", () => this.source.ask("predict", this.image));
+    return this.painted.size ? this.ask("predict") : this.predictUnpainted();
+  }
+
+  // Prediction of the image without paint, kept as long as the image.
+  predictUnpainted() {
+    if (!this.before) {
+      const own = this.predictWith([], this.life.signal);
+      own.catch(() => { if (this.before === own) this.before = null; });
+      this.before = own;
+    }
+    return this.before;
+  }
+
+  // Prediction of the image with paint on these cells only; what is shown stays.
+  predictWith(cells, signal) {
+    const image = { ...this.image, pixels: this.pixelsWith(cells) };
+    return this.source.ask("predict", image, {}, signal);
   }
 
   layers() {
-    return this.remember("layers", () => this.source.ask("layers", this.image));
+    return this.ask("layers");
   }
 
   // Attention of one token in a layer: a row for each head.
   async rows(layer, token) {
     const tokens = this.model.tokens[layer];
     const single = this.model.rows_only;
-    const parameters = single ? { layer, token } : { layer };
-    const key = single ? `attention ${layer} ${token}` : `attention ${layer}`;
-    const { values } = await this.remember(key, () =>
-      this.source.ask("attention", this.image, parameters));
+    const { values } = await this.ask("attention", single ? { layer, token } : { layer }, single);
     const length = single ? tokens : (tokens + 1) * tokens;
     const first = single ? 0 : token * tokens;
     return Array.from({ length: this.model.heads }, (_, head) => {
@@ -85,17 +144,15 @@ export class Panel {
     const grid = this.model.grid;
     const token = query.kind === "patch" ? query.row * grid[1] + query.column : grid[0] * grid[1];
     const single = this.model.rows_only;
-    const found = await this.remember(single ? `rollout ${token}` : "rollout", () =>
-      this.source.ask("rollout", this.image, single ? { token } : {}));
+    const found = await this.ask("rollout", single ? { token } : {}, single);
     const start = single ? 0 : token * grid[0] * grid[1];
     const values = found.values.subarray(start, start + grid[0] * grid[1]);
     return { values, grid, least: lowest(values) };
   }
 
-  async mapOf(method, parameters) {
-    const key = `${method} ${JSON.stringify(parameters)}`;
-    const { shape, values } = await this.remember(key, () =>
-      this.source.ask("map", this.image, { method, ...parameters }));
+  async mapOf(method, target) {
+    const parameters = target === null ? { method } : { method, target };
+    const { shape, values } = await this.ask("map", parameters, true);
     return { values, grid: shape, least: lowest(values) };
   }
 

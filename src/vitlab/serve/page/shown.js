@@ -3,8 +3,8 @@
 import { drawScale, highest } from "./draw.js";
 import { element, ranked, showBars, showLayers } from "./lists.js";
 import {
-  $, READ, announce, canPick, change, changed, isOfClass, model, panels, query, source, state,
-  takesToken,
+  $, READ, announce, canPick, change, changed, hasLayers, isOfClass, model, panels, source, state,
+  takesToken, viewOf,
 } from "./page.js";
 import { Panel, brightest, meanOf, tokenIn } from "./panel.js";
 import { percent, word } from "./words.js";
@@ -16,6 +16,9 @@ export class Shown extends Panel {
     this.number = number;
     this.place = element("section", "panel");
     this.heading = element("h2", "name");
+    this.here = element("button", "here");
+    this.here.type = "button";
+    this.here.addEventListener("click", () => change({ filling: this.number }));
     this.canvas = element("canvas", "stage");
     this.canvas.panel = this;
     this.canvas.tabIndex = 0;
@@ -34,8 +37,9 @@ export class Shown extends Panel {
     this.other = element("button", "other");
     this.other.type = "button";
     this.other.addEventListener("click", compare);
-    this.place.append(this.heading, this.canvas, this.scale, this.caption, this.tokens,
-      this.answer, this.bars, this.hint, this.other);
+    this.aboutOther = element("p", "explained");
+    this.place.append(this.heading, this.here, this.canvas, this.scale, this.caption, this.tokens,
+      this.answer, this.bars, this.hint, this.other, this.aboutOther);
     this.layerList = element("ol", "layer-list");
     $("layers").append(this.layerList);
     this.watched = new ResizeObserver(() => this.fit());
@@ -45,19 +49,27 @@ export class Shown extends Panel {
   }
 
   remove() {
+    this.opening?.abort();
+    if (this.image) this.close();
     this.watched.disconnect();
     this.place.remove();
     this.layerList.remove();
   }
 
   name() {
-    this.other.textContent = word(panels.length > 1 ? "compareEnd" : "compare");
+    const two = panels.length > 1;
+    this.other.textContent = word(two ? "compareEnd" : "compare");
+    this.aboutOther.textContent = word("aboutCompare");
     this.other.hidden = this.number !== panels.length - 1 && panels.length > 0;
+    this.aboutOther.hidden = two;
+    this.here.textContent = word("here");
+    this.here.hidden = !two;
     this.hint.textContent = word("pick");
     this.hint.hidden = model.methods.relevance !== null && model.methods.gradcam !== null;
     this.answer.textContent = word(model.task === "regression" ? "value" : "answer");
     this.canvas.setAttribute("aria-label", word("stage", { name: this.image?.name ?? "" }));
     this.place.setAttribute("aria-label", this.image?.name ?? "");
+    this.drawnLists = null;
   }
 
   fit() {
@@ -71,11 +83,15 @@ export class Shown extends Panel {
     if (this.image) this.redraw();
   }
 
-  async show(image, painted = []) {
-    const begun = performance.now();
-    await this.open(image, painted);
-    this.heading.textContent = image.name;
-    $("checked").textContent = "";
+  // Show an image as soon as `read` gives its pixels, unless another one is opened before.
+  async show({ name, sample }, read, painted = []) {
+    this.opening?.abort();
+    const own = new AbortController();
+    this.opening = own;
+    const pixels = await read(own.signal);
+    if (own.signal.aborted) return;
+    this.open({ name, sample, pixels }, painted);
+    this.heading.textContent = name;
     for (const [number, button] of [...$("samples").children].entries()) {
       button.setAttribute("aria-pressed",
         String(panels.some((panel) => panel.image?.sample === number)));
@@ -83,88 +99,118 @@ export class Shown extends Panel {
     this.name();
     this.fit();
     changed();
-    this.canvas.dataset.begun = begun;
   }
 
-  async render() {
-    const version = this.version;
-    const asked = query();
-    const [found, predicted] = await Promise.all([this.compute(asked), this.predict()]);
-    if (version !== this.version) return;
-    if (!this.painted.size) this.before = predicted;
-    this.map = found;
-    this.redraw(asked);
-    const before = this.painted.size && this.before ? this.before.values : null;
-    const shown = isOfClass() ? state.method
-      : ["relevance", "gradcam"].find((name) => model.methods[name] === null);
-    const pick = shown ? (target) => change({ target, method: shown }) : null;
-    showBars(this.bars, model, predicted.values, { before, target: state.target, pick, mayPick: canPick });
-    this.describe(asked);
-    this.showTokens(asked);
-    if (model.kind === "vit") {
-      const top = model.task === "regression" ? null : ranked(predicted.values)[0];
-      const layers = await this.layers();
-      if (version === this.version) showLayers(this.layerList, model, layers, state.target ?? top);
+  // Let the pixels follow the paint of the last stroke.
+  settle() {
+    if (!this.image || !this.dirty) return;
+    this.dirty = false;
+    this.repaint();
+  }
+
+  async render(view) {
+    const turn = this.begin();
+    const answers = [this.compute(view), this.predict(),
+      this.painted.size ? this.predictUnpainted() : null];
+    this.release();
+    const [found, predicted, before] = await Promise.all(answers);
+    if (turn !== this.turn) return;
+    this.map = found.map;
+    this.shares = found.shares;
+    this.view = view;
+    this.redraw();
+    this.showAnswer(predicted, before);
+    this.describe();
+    this.showTokens();
+    this.here.setAttribute("aria-pressed", String(view.filling === this.number));
+    this.canvas.dataset.done = performance.now();
+    if (!hasLayers()) return;
+    const layers = await this.layers();
+    if (turn === this.turn) this.showLayers(predicted, layers);
+  }
+
+  // The map for the state of the controls, and the shares of tokens that are no patches.
+  async compute(view) {
+    const { method, layer, head } = view;
+    if (method === null) return { map: null, shares: [] };
+    if (method === "attention") {
+      const rows = await this.rows(layer, tokenIn(model, layer, view.query));
+      const row = head < 0 ? meanOf(rows) : rows[head];
+      const grid = model.grids[layer];
+      const first = row.length - grid[0] * grid[1];
+      const map = { values: row.slice(first), grid, least: 0 };
+      return { map, shares: [...row.subarray(0, first)] };
     }
+    const map = method === "rollout" ? this.rollout(view.query) : this.mapOf(method, view.target);
+    return { map: await map, shares: [] };
   }
 
-  async compute(asked) {
-    if (state.method === null) return null;
-    if (state.method === "attention") {
-      const rows = await this.rows(state.layer, tokenIn(model, state.layer, asked));
-      const row = state.head < 0 ? meanOf(rows) : rows[state.head];
-      const grid = model.grids[state.layer];
-      this.shares = [...row.subarray(0, row.length - grid[0] * grid[1])];
-      return { values: row.slice(row.length - grid[0] * grid[1]), grid, least: 0 };
-    }
-    this.shares = [];
-    if (state.method === "rollout") return this.rollout(asked);
-    return this.mapOf(state.method, state.target === null ? {} : { target: state.target });
-  }
-
-  redraw(asked = query()) {
-    const outlined = asked.kind === "patch" && takesToken();
-    const grid = state.method === "attention" ? model.grids[state.layer] : model.grid;
-    const at = [asked.row * grid[0] / model.grid[0], asked.column * grid[1] / model.grid[1]];
+  // Draw the image, the map and the view that it was computed for.
+  redraw() {
+    const view = this.view ?? viewOf();
+    const { query } = view;
+    const outlined = query.kind === "patch" && takesToken(view);
+    const grid = view.method === "attention" ? model.grids[view.layer] : model.grid;
+    const at = [query.row * grid[0] / model.grid[0], query.column * grid[1] / model.grid[1]];
     const cell = outlined ? { at: at.map(Math.floor), grid } : null;
     const cursor = this.cursor && document.activeElement === this.canvas ? this.cursor : null;
-    this.draw(this.canvas, { opacity: state.opacity / 100, cell, cursor });
+    this.draw(this.canvas, { opacity: view.opacity / 100, cell, cursor });
   }
 
-  describe(asked) {
+  showAnswer(predicted, before) {
+    const { target } = this.view;
+    const shown = [predicted, before, target, isOfClass(this.view) && this.view.method];
+    if (this.drawnLists?.every((one, place) => one === shown[place])) return;
+    this.drawnLists = shown;
+    this.drawnLayers = null;
+    const method = isOfClass(this.view) ? this.view.method
+      : ["relevance", "gradcam"].find((name) => model.methods[name] === null);
+    const pick = method ? (number) => change({ target: number, method }) : null;
+    showBars(this.bars, model, predicted.values,
+      { before: before?.values ?? null, target, pick, mayPick: canPick });
+  }
+
+  showLayers(predicted, layers) {
+    if (this.drawnLayers === layers) return;
+    this.drawnLayers = layers;
+    const top = model.task === "regression" ? null : ranked(predicted.values)[0];
+    showLayers(this.layerList, model, layers, this.view.target ?? top);
+  }
+
+  describe() {
     this.scale.hidden = !this.map;
     if (!this.map) return;
+    const { view } = this;
     const { values, grid, least } = this.map;
-    const isShare = state.method === "attention" || state.method === "rollout";
-    const text = percent;
+    const isShare = takesToken(view);
+    const most = percent(highest(values));
     this.scaleText.textContent = isShare
-      ? word("scale", { least: least ? text(least) : "0", most: text(highest(values)) })
-      : word("scaleWords");
+      ? word("scale", { least: least ? percent(least) : "0", most }) : word("scaleWords");
     const parts = [];
-    if (isShare) parts.push(word("outlined", { token: tokenName(this.outlined(asked)) }));
+    if (isShare) parts.push(word("outlined", { token: tokenName(this.outlined()) }));
     const first = brightest(values);
-    const place = (index) => ({ row: Math.floor(index / grid[1]) + 1, column: (index % grid[1]) + 1 });
-    const value = isShare ? ` (${text(values[first])})` : "";
-    parts.push(word("brightest", { ...place(first), value }));
+    const place = { row: Math.floor(first / grid[1]) + 1, column: (first % grid[1]) + 1 };
+    parts.push(word("brightest", { ...place, value: isShare ? ` (${most})` : "" }));
     const elsewhere = this.shares.reduce((sum, share) => sum + share, 0);
     if (elsewhere > 0.0005) parts.push(word("elsewhere", { value: percent(elsewhere) }));
     if (grid[0] < model.grid[0]) parts.push(word("coarse", { rows: grid[0], columns: grid[1] }));
-    if (isShare && !state.painting) parts.push(word(state.held === READ ? "pin" : "pinned"));
-    this.caption.textContent = parts.join(state.language === "zh" ? "" : " ");
-    this.canvas.dataset.done = performance.now();
+    if (isShare && !view.painting) parts.push(word(view.held === READ ? "pin" : "pinned"));
+    this.caption.textContent = parts.join(view.language === "zh" ? "" : " ");
   }
 
   // Rollout of a register is not offered: it is that of the pooling.
-  outlined(asked) {
-    return state.method === "rollout" && asked.kind === "prefix" ? READ : asked;
+  outlined() {
+    const { method, query } = this.view;
+    return method === "rollout" && query.kind === "prefix" ? READ : query;
   }
 
-  showTokens(asked) {
-    this.tokens.hidden = !(model.kind === "vit" && takesToken());
+  showTokens() {
+    const { method, query } = this.view;
+    this.tokens.hidden = !(model.kind === "vit" && takesToken(this.view));
     const own = [READ];
     const first = model.pool === "cls" ? 1 : 0; // otherwise it would be there twice
     for (let index = first; index < model.prefix; index += 1) own.push({ kind: "prefix", index });
-    const usable = state.method === "attention" ? own : [READ];
+    const usable = method === "attention" ? own : [READ];
     while (this.tokens.children.length > usable.length) this.tokens.lastChild.remove();
     usable.forEach((token, place) => {
       let button = this.tokens.children[place];
@@ -179,10 +225,10 @@ export class Shown extends Panel {
       }
       button.token = token;
       const index = token === READ ? (model.pool === "cls" ? 0 : -1) : token.index;
-      const share = state.method === "attention" ? this.shares[index] : undefined;
+      const share = method === "attention" ? this.shares[index] : undefined;
       const name = tokenName(token);
       button.textContent = share === undefined ? name : `${name} · ${percent(share)}`;
-      const same = token.kind === asked.kind && token.index === asked.index;
+      const same = token.kind === query.kind && token.index === query.index;
       button.setAttribute("aria-pressed", String(same));
     });
   }
@@ -202,8 +248,8 @@ export class Shown extends Panel {
     const { canvas } = this;
     canvas.addEventListener("pointermove", (event) => this.moved(event));
     canvas.addEventListener("pointerdown", (event) => this.down(event));
-    canvas.addEventListener("pointerup", () => { this.stroke = null; });
-    canvas.addEventListener("pointercancel", () => { this.stroke = null; });
+    canvas.addEventListener("pointerup", () => this.up());
+    canvas.addEventListener("pointercancel", () => this.up());
     canvas.addEventListener("pointerleave", () => {
       if (state.hovered) change({ hovered: null });
     });
@@ -230,7 +276,13 @@ export class Shown extends Panel {
     if (!state.painting || !cell || !this.image) return;
     this.canvas.setPointerCapture(event.pointerId);
     this.stroke = { erase: this.painted.has(cell.row * model.grid[1] + cell.column) };
+    state.stroking = true;
     this.paint([cell], this.stroke.erase);
+  }
+
+  up() {
+    this.stroke = null;
+    state.stroking = false;
   }
 
   clicked(event) {
@@ -280,20 +332,8 @@ export class Shown extends Panel {
       else this.painted.add(index);
     }
     if (this.painted.size === before) return;
-    this.repaint();
+    this.dirty = true;
     this.redraw();
-    changed();
-  }
-
-  async probabilities(cells) {
-    this.painted = new Set(cells);
-    this.repaint();
-    return this.predict();
-  }
-
-  async restore(cells) {
-    this.painted = new Set(cells);
-    this.repaint();
     changed();
   }
 }

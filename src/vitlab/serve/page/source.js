@@ -1,6 +1,13 @@
 // Where answers come from: a running server, or files computed before. Numbers are little-endian.
 
-export class Refusal extends Error {}
+import { word } from "./words.js";
+
+export class Refusal extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
 
 async function receive(response) {
   if (response.ok) return response;
@@ -10,11 +17,20 @@ async function receive(response) {
   } catch {
     // An answer without JSON has only its status.
   }
-  throw new Refusal(message);
+  throw new Refusal(message, response.status);
 }
 
-async function bytes(address) {
-  return (await receive(await fetch(address))).arrayBuffer();
+async function send(address, options) {
+  try {
+    return await fetch(address, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refusal(word("offline"));
+  }
+}
+
+async function bytes(address, options) {
+  return (await receive(await send(address, options))).arrayBuffer();
 }
 
 // A server: `vitlab explore`, `vitlab serve`.
@@ -24,7 +40,7 @@ class Server {
   // Facts about the model, as soon as it is loaded (503) and its weights are opened (408).
   async model() {
     for (;;) {
-      const answer = await fetch("explore/model");
+      const answer = await send("explore/model");
       if (![408, 503].includes(answer.status)) return (await receive(answer)).json();
       await new Promise((done) => { setTimeout(done, 400); });
     }
@@ -34,19 +50,19 @@ class Server {
     return `explore/samples/${number}`;
   }
 
-  async samplePixels(number) {
-    return this.pixels(await (await receive(await fetch(this.sampleAddress(number)))).blob());
+  async samplePixels(number, signal) {
+    return new Uint8Array(await bytes(`explore/samples/${number}/pixels`, { signal }));
   }
 
-  async pixels(file) {
-    const answer = await fetch("explore/pixels", { method: "POST", body: file });
-    return new Uint8Array(await (await receive(answer)).arrayBuffer());
+  async pixels(file, signal) {
+    return new Uint8Array(await bytes("explore/pixels", { method: "POST", body: file, signal }));
   }
 
-  async ask(what, image, parameters = {}) {
+  async ask(what, image, parameters, signal) {
     const query = new URLSearchParams(parameters).toString();
     const address = `explore/${what}${query ? `?${query}` : ""}`;
-    const answer = await receive(await fetch(address, { method: "POST", body: image.pixels }));
+    const answer = await receive(
+      await send(address, { method: "POST", body: image.pixels, signal }));
     const shape = answer.headers.get("x-shape").split(",").map(Number);
     return { shape, values: new Float32Array(await answer.arrayBuffer()) };
   }
@@ -57,7 +73,7 @@ class Files {
   accepts = false;
 
   async model() {
-    this.facts = await (await receive(await fetch("data/model.json"))).json();
+    this.facts = await (await receive(await send("data/model.json"))).json();
     return this.facts;
   }
 
@@ -65,12 +81,12 @@ class Files {
     return `data/${number}/image.png`;
   }
 
-  async samplePixels(number) {
-    return new Uint8Array(await bytes(`data/${number}/pixels.bin`));
+  async samplePixels(number, signal) {
+    return new Uint8Array(await bytes(`data/${number}/pixels.bin`, { signal }));
   }
 
-  async ask(what, image, parameters = {}) {
-    const file = (name) => bytes(`data/${image.sample}/${name}.bin`);
+  async ask(what, image, parameters, signal) {
+    const file = (name) => bytes(`data/${image.sample}/${name}.bin`, { signal });
     if (what === "attention") {
       const { layer } = parameters;
       return this.attention(await file(`attention-${layer}`), this.facts.tokens[layer]);
