@@ -2,6 +2,8 @@
 
 import threading
 import webbrowser
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +18,9 @@ from vitlab.errors import MissingExtra
 
 if TYPE_CHECKING:
     from vitlab.classify.classifier import Classifier
+
+PANELS = 2
+"""Images that the page shows side by side: what is computed at once."""
 
 
 @states_preprocessing
@@ -50,14 +55,25 @@ def explore(
     from vitlab.serve.server import run
     from vitlab.serve.settings import Settings
 
-    settings = Settings(port=port, decoders=min(2, cores()), samples=tuple(images or ()))
+    settings = Settings(
+        port=port, max_batch=PANELS, decoders=min(2, cores()), samples=tuple(images or ())
+    )
+    classifier = _open(model, labels, preprocessing)
 
     def started(url: str) -> None:
         print_line(f"{model}: {url}", flush=True)
         if browser:  # opening one may block for seconds
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    run(_open(model, labels, preprocessing), settings, started=started)
+    run(classifier, settings, warm_up=_warm_up(classifier), started=started)
+
+
+def _warm_up(classifier: "Classifier") -> "Callable[[], None] | None":
+    if classifier.model is None:
+        return None
+    from vitlab.serve.network import warm_up
+
+    return partial(warm_up, classifier)
 
 
 def _open(model: str, labels: Any, preprocessing: Preparation) -> "Classifier":

@@ -4,7 +4,8 @@ The page keeps the model input itself, [C, H, W] bytes, and sends it with every 
 that are painted away are pixels like others, and nothing of a visitor is kept. Imports no torch.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,12 +18,13 @@ from starlette.routing import Route
 from vitlab.errors import InputError
 from vitlab.serve.bodies import images_of, read_body, unless_gone
 from vitlab.serve.page_facts import FILES, OF_A_CLASS, page_facts, read_page
-from vitlab.serve.samples import samples_of
+from vitlab.serve.samples import samples_of, thumbnail
 from vitlab.serve.service import Service
 from vitlab.serve.settings import Refused
 
 Handler = Callable[[Request, float], Awaitable[Response]]
 Guard = Callable[[Handler], Callable[[Request], Awaitable[Response]]]
+Decode = Callable[[Sequence[bytes], float], Awaitable[list[Any]]]
 Pixels = NDArray[np.uint8]
 
 
@@ -42,6 +44,7 @@ def page_routes(service: Service, guarded: Guard) -> list[Route]:
         Route("/page/{name}", page.file),
         Route("/explore/model", guarded(page.model)),
         Route("/explore/samples/{number}", guarded(page.sample)),
+        Route("/explore/samples/{number}/pixels", guarded(page.sample_pixels)),
         *(
             Route(f"/explore/{name}", guarded(handler), methods=["POST"])
             for name, handler in posts.items()
@@ -56,18 +59,24 @@ class Page:
         self._service, self._files = service, read_page()
         self._samples = samples_of(service.settings.samples)
         self._network: Any = None
+        self._small: dict[int, bytes] = {}
         self._facts: dict[str, Any] = {}
 
     async def _open(self) -> None:
-        """Open the network and its facts at the first request; an exported file has none."""
+        """Open the network and its facts at the first request; without weights, it has no facts."""
         if self._facts:
             return
-        with suppress(Refused):
-            classifier = await self._service.inside.network()
-            from vitlab.serve.network import Network
+        inside, kind = self._service.inside, "failed"
+        if not inside.has_weights:
+            kind = "exported"
+        else:
+            with suppress(Refused):
+                classifier = await inside.network()
+                from vitlab.serve.network import Network
 
-            self._network = self._network or Network(classifier)
-        self._facts = page_facts(self._service.classifier, self._network, self._samples.names)
+                self._network = self._network or Network(classifier)
+        names = self._samples.names
+        self._facts = page_facts(self._service.classifier, self._network, names, without=kind)
 
     async def index(self, request: Request) -> Response:
         """The page."""
@@ -86,9 +95,27 @@ class Page:
         return JSONResponse(self._facts)
 
     async def sample(self, request: Request, expires: float) -> Response:
-        """One of the sample images."""
-        text, count = request.path_params["number"], len(self._samples.names)
-        return Response(self._samples.read(_number("sample", text, count)), media_type="image/png")
+        """One of the sample images, small."""
+        number = self._sample_number(request)
+        if number not in self._small:
+            found = await self._decoded(await self._read(number), self._service.shown, expires)
+            self._small[number] = await asyncio.to_thread(thumbnail, found.picture)
+        return Response(self._small[number], media_type="image/png")
+
+    async def sample_pixels(self, request: Request, expires: float) -> Response:
+        """Model input [C, H, W] of one of the sample images, as bytes."""
+        content = await self._read(self._sample_number(request))
+        return _binary(await self._decoded(content, self._service.pixels, expires))
+
+    def _sample_number(self, request: Request) -> int:
+        return _number("sample", request.path_params["number"], len(self._samples.names))
+
+    async def _read(self, number: int) -> bytes:
+        try:
+            return await asyncio.to_thread(self._samples.read, number)
+        except InputError as error:
+            name = self._samples.names[number]
+            raise Refused(404, "sample", f"{name}: cannot be read any more") from error
 
     async def pixels(self, request: Request, expires: float) -> Response:
         """Model input [C, H, W] of an image file, as bytes."""
@@ -96,19 +123,20 @@ class Page:
         with service.holding() as memory:
             limit = service.settings.max_upload
             body = await read_body(request, limit=limit, reserve=memory.take)
-            images = images_of(body, "", most=1)
-            with service.admitted(1):
-                found = (await service.pixels(images, expires))[0]
-        if isinstance(found, Refused):
-            raise found
-        return _binary(found)
+            (image,) = images_of(body, "", most=1)
+            return _binary(await self._decoded(image, service.pixels, expires))
+
+    async def _decoded(self, image: bytes, decode: Decode, expires: float) -> Any:
+        with self._service.admitted(1):
+            (found,) = await decode([image], expires)
+        return found  # the refusal of a single image has been raised
 
     async def predict(self, request: Request, expires: float) -> Response:
         """Predictions for a model input, of all classes."""
         await self._open()
         pixels = await self._given(request)
         with self._service.admitted(1):
-            row = await self._service.compute.run(pixels, expires)
+            row = await unless_gone(request, self._service.compute.run(pixels, expires))
         return _binary(np.asarray(row, "<f4"))
 
     async def attention(self, request: Request, expires: float) -> Response:

@@ -42,6 +42,11 @@ class Inside:
         self._again = 0.0
         """When weights that could not be opened are opened again."""
 
+    @property
+    def has_weights(self) -> bool:
+        """True if there are weights for torch, whether or not they can be opened."""
+        return self._open is not None
+
     async def network(self) -> Classifier:
         """The network; Refused with 501 if there is none."""
         if self._open is None:

@@ -21,7 +21,7 @@ from vitlab.explain.methods import explain, images_at_once, rollouts
 from vitlab.explain.request import Ask, Method, Query
 from vitlab.explain.trace import Trace, trace
 from vitlab.models.vit import VisionTransformer
-from vitlab.serve.page_facts import METHODS
+from vitlab.serve.page_facts import METHODS, OF_A_CLASS
 
 Array = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
@@ -125,6 +125,20 @@ class Network:
             pooled = self.model.pool_tokens(self.model.encoder.norm(output))
             rows.append(self._classifier.activate(self.model.classify(pooled))[0])
         return _array(torch.stack(rows))
+
+
+def warm_up(classifier: Classifier) -> None:
+    """Compute once everything that the page shows of an image, which later is faster."""
+    network = Network(classifier)
+    preprocessing = classifier.preprocessing
+    pixels = np.zeros((preprocessing.channels, *preprocessing.size), np.uint8)
+    methods = network.facts()["methods"]
+    if methods["attention"] is None:
+        network.attention(pixels, 0)
+        network.layers(pixels)
+    for method in OF_A_CLASS:
+        if methods[method] is None:
+            network.map(pixels, method, None)
 
 
 def _array(values: Tensor) -> Array:

@@ -43,8 +43,13 @@ def read_page() -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in ("index.html", *FILES)}
 
 
-def page_facts(classifier: Classifier, network: Any, samples: Sequence[str]) -> dict[str, Any]:
-    """Facts about the model for the controls; without `network`, it only predicts."""
+def page_facts(
+    classifier: Classifier, network: Any, samples: Sequence[str], *, without: str = "exported"
+) -> dict[str, Any]:
+    """Facts about the model for the controls; `without` names the reason why there is no network.
+
+    It is `exported` for an exported file, `failed` for weights that torch cannot open.
+    """
     preprocessing = classifier.preprocessing
     facts: dict[str, Any] = {
         "name": classifier.source.path.name,
@@ -54,10 +59,10 @@ def page_facts(classifier: Classifier, network: Any, samples: Sequence[str]) -> 
         "input": [preprocessing.channels, *preprocessing.size],
         "fill": [round(255 * value) for value in preprocessing.mean],
         "samples": list(samples),
-        "kind": "exported",
+        "kind": without,
         "grid": list(CELLS),
         "grids": [],
-        "methods": dict.fromkeys(METHODS, "exported"),
+        "methods": dict.fromkeys(METHODS, without),
     }
     if network is not None:
         facts |= network.facts()

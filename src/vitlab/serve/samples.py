@@ -8,6 +8,8 @@ from io import BytesIO
 from itertools import islice
 from pathlib import Path
 
+from PIL import Image
+
 from vitlab.errors import InputError
 from vitlab.images.find import walk_images
 from vitlab.images.open import open_image
@@ -31,6 +33,8 @@ MOST = 24
 """Images of the user that are offered."""
 LISTED = 10_000
 """Files of a folder among which they are chosen, evenly."""
+SMALL = 128
+"""Longest side of an image in the list of samples."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,15 @@ class Samples:
                 sheet.crop((left, top, left + SIDE, top + SIDE)).save(buffer, "PNG")
                 found.append(buffer.getvalue())
         return found
+
+
+def thumbnail(picture: Image.Image) -> bytes:
+    """Small PNG without metadata, which every browser shows."""
+    small, file = picture.copy(), BytesIO()
+    small.thumbnail((SMALL, SMALL))
+    small.info.clear()
+    small.save(file, "PNG")
+    return file.getvalue()
 
 
 def samples_of(given: Sequence[Path]) -> Samples:

@@ -119,16 +119,17 @@ def run(
     settings: Settings,
     *,
     open_network: Callable[[], Classifier] | None = None,
+    warm_up: Callable[[], None] | None = None,
     started: Callable[[str], None] | None = None,
 ) -> None:
     """Serve a classifier until SIGTERM or SIGINT; `started` is called with the address.
 
     `open_network` returns the model in torch, at the first request that needs it; None: such
-    requests are refused, unless the classifier is in torch itself.
+    requests are refused, unless the classifier is in torch itself. `warm_up` as in `Service`.
     """
     listener = bind(settings)
     host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    service = Service(classifier, settings, open_network)
+    service = Service(classifier, settings, open_network, warm_up)
     server = Server(service, lambda: started(address) if started is not None else None)
     asyncio.run(server.run_service(listener))

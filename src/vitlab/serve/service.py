@@ -29,8 +29,13 @@ class Service:
         classifier: Classifier,
         settings: Settings,
         open_network: Callable[[], Classifier] | None = None,
+        warm_up: Callable[[], None] | None = None,
     ) -> None:
-        """`open_network` as in `Inside`; a classifier in torch needs none."""
+        """`open_network` as in `Inside`; a classifier in torch needs none.
+
+        `warm_up` is called in the compute thread before the service is ready.
+        """
+        self._also = warm_up
         own = classifier.model is not None
         self.inside = Inside((lambda: classifier) if own else open_network)
         self.classifier, self.settings, self.metrics = classifier, settings, Metrics()
@@ -101,6 +106,8 @@ class Service:
             seconds = (time.monotonic() - begun) / images
             fitting = self.settings.deadline / max(seconds, 1e-6)
             images = max(1, min(self.settings.max_batch, int(fitting)))
+        if self._also is not None:
+            self._also()
         return seconds
 
     def check_open(self) -> None:

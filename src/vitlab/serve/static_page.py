@@ -19,10 +19,8 @@ from vitlab.images.pixels import read_both, shown
 from vitlab.io.files import staged_folder, write_files
 from vitlab.serve.network import Network
 from vitlab.serve.page_facts import METHODS, OF_A_CLASS, page_facts, read_page
-from vitlab.serve.samples import Samples
+from vitlab.serve.samples import Samples, thumbnail
 
-SMALL = 128
-"""Longest side of an image in the list of samples."""
 FEW = 20
 """Classes up to which every class has maps; of more, the likeliest of each image."""
 LIKELY = 3
@@ -91,11 +89,7 @@ def _read(samples: Samples, number: int, classifier: Classifier) -> tuple[bytes,
         whole, pixels = read_both(BytesIO(samples.read(number)), classifier.preprocessing)
     except InputError as error:
         raise InputError(f"{samples.names[number]}: {error}") from error
-    small, file = shown(whole).copy(), BytesIO()
-    small.thumbnail((SMALL, SMALL))
-    small.info.clear()
-    small.save(file, "PNG")
-    return file.getvalue(), pixels
+    return thumbnail(shown(whole)), pixels
 
 
 def targets_of(predicted: "list[NDArray[np.float32]]") -> list[int]:
