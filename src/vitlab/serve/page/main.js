@@ -36,7 +36,7 @@ async function start() {
   if (hasLayers()) heads = new Heads($("heads"), model, chooseHead);
   buildControls();
   speak(wanted.language ?? state.language);
-  addPanel();
+  addPanel().other.before($("heads-part"));
   if (wanted.second !== null) addPanel();
   const painted = source.accepts ? wanted.painted : [];
   await openSample(wanted.image ?? 0, 0, painted[0]);
@@ -117,11 +117,11 @@ function buildControls() {
   for (const number of targets()) $("target").append(element("option", "", model.labels[number]));
   $("layer").max = Math.max(model.grids.length - 1, 0);
   $("head").max = (model.heads || 1) - 1;
-  $("layers-part").hidden = $("tour").hidden = !hasLayers();
-  $("own").hidden = $("paint-part").hidden = !source.accepts;
+  $("layers-part").hidden = $("tour").hidden = $("intro").hidden = !hasLayers();
+  for (const id of ["own", "about-own", "paint-part"]) $(id).hidden = !source.accepts;
   $("own-reason").hidden = source.accepts;
   $("map-title").parentElement.classList.toggle("empty", state.method === null);
-  $("check").hidden = state.method === null;
+  $("check").hidden = $("about-check").hidden = state.method === null;
   listen();
 }
 

@@ -31,15 +31,20 @@ export class Shown extends Panel {
     this.scale.append(this.scaleBar, this.scaleText);
     this.caption = element("p", "caption");
     this.tokens = element("div", "choice tokens");
-    this.answer = element("h3");
+    this.tokens.setAttribute("role", "group");
+    this.aboutTokens = element("p", "explained");
+    this.answer = element("h2");
     this.bars = element("ul", "bars");
     this.hint = element("p", "explained");
     this.other = element("button", "other");
     this.other.type = "button";
     this.other.addEventListener("click", compare);
     this.aboutOther = element("p", "explained");
-    this.place.append(this.heading, this.here, this.canvas, this.scale, this.caption, this.tokens,
-      this.answer, this.bars, this.hint, this.other, this.aboutOther);
+    const [look, says] = [element("div", "look"), element("div", "says")];
+    look.append(this.heading, this.here, this.canvas, this.scale, this.caption, this.aboutTokens,
+      this.tokens);
+    says.append(this.answer, this.bars, this.hint, this.other, this.aboutOther);
+    this.place.append(look, says);
     this.layerList = element("ol", "layer-list");
     $("layers").append(this.layerList);
     this.watched = new ResizeObserver(() => this.fit());
@@ -63,6 +68,8 @@ export class Shown extends Panel {
     this.other.hidden = this.number !== panels.length - 1 && panels.length > 0;
     this.aboutOther.hidden = two;
     this.here.textContent = word("here");
+    this.aboutTokens.textContent = word("aboutTokens");
+    this.tokens.setAttribute("aria-label", word("aboutTokens"));
     this.here.hidden = !two;
     this.hint.textContent = word("pick");
     this.hint.hidden = model.methods.relevance !== null && model.methods.gradcam !== null;
@@ -190,7 +197,7 @@ export class Shown extends Panel {
     if (isShare) parts.push(word("outlined", { token: tokenName(this.outlined()) }));
     const first = brightest(values);
     const place = { row: Math.floor(first / grid[1]) + 1, column: (first % grid[1]) + 1 };
-    parts.push(word("brightest", { ...place, value: isShare ? ` (${most})` : "" }));
+    parts.push(word(isShare ? "mostFrom" : "brightest", { ...place, value: most }));
     const elsewhere = this.shares.reduce((sum, share) => sum + share, 0);
     if (elsewhere > 0.0005) parts.push(word("elsewhere", { value: percent(elsewhere) }));
     if (grid[0] < model.grid[0]) parts.push(word("coarse", { rows: grid[0], columns: grid[1] }));
@@ -206,7 +213,7 @@ export class Shown extends Panel {
 
   showTokens() {
     const { method, query } = this.view;
-    this.tokens.hidden = !(model.kind === "vit" && takesToken(this.view));
+    this.tokens.hidden = this.aboutTokens.hidden = !(hasLayers() && takesToken(this.view));
     const own = [READ];
     const first = model.pool === "cls" ? 1 : 0; // otherwise it would be there twice
     for (let index = first; index < model.prefix; index += 1) own.push({ kind: "prefix", index });
