@@ -259,7 +259,7 @@ def test_a_map_is_tested(opened: Any) -> None:
     settle(opened)
     opened.click("#check")
     opened.wait_for_function("() => /fifth/.test(document.getElementById('checked').textContent)")
-    assert len(re.findall(r"[\d.]+ %", opened.inner_text("#checked"))) == 3
+    assert len(re.findall(r"[\d.]+\s%", opened.inner_text("#checked"))) == 3
 
 
 def test_the_link_restores_the_page(chromium: Any, opened: Any) -> None:

@@ -19,7 +19,8 @@ export function check(panel) {
   $("checked").textContent = word("checking");
   return guarded(async () => {
     try {
-      $("checked").textContent = await compare(panel, own.signal);
+      const words = await compare(panel, own.signal);
+      $("checked").textContent = panels.length > 1 ? `${panel.image.name}: ${words}` : words;
     } catch (error) {
       if (running === own) $("checked").textContent = "";
       throw error;

@@ -11,7 +11,7 @@ import {
 import { tokenIn } from "./panel.js";
 import { Shown } from "./shown.js";
 import { openSource } from "./source.js";
-import { listenToTour, nameTour } from "./tour.js";
+import { listenToTour, nameTour, showTourSlider } from "./tour.js";
 import { language, setLanguage, word } from "./words.js";
 
 const WRITTEN = 400; // milliseconds between changes of the address: browsers limit them
@@ -272,6 +272,7 @@ function showControls() {
   $("head-name").textContent = word(state.head < 0 ? "headMean" : "head", values);
   $("layer").setAttribute("aria-valuetext", $("layer-name").textContent);
   $("head").setAttribute("aria-valuetext", $("head-name").textContent);
+  showTourSlider();
   $("paint").setAttribute("aria-pressed", String(state.painting));
   heads?.mark(state.layer, state.head);
   document.body.classList.toggle("painting", state.painting);

@@ -196,8 +196,14 @@ export class Shown extends Panel {
     const parts = [];
     if (isShare) parts.push(word("outlined", { token: tokenName(this.outlined()) }));
     const first = brightest(values);
-    const place = { row: Math.floor(first / grid[1]) + 1, column: (first % grid[1]) + 1 };
-    parts.push(word(isShare ? "mostFrom" : "brightest", { ...place, value: most }));
+    const own = tokenIn(model, view.layer, view.query) - this.shares.length;
+    if (view.method === "attention" && view.query.kind === "patch" && first === own) {
+      parts.push(word("mostOwn", { value: most }));
+    } else {
+      const row = span(Math.floor(first / grid[1]), grid[0], model.grid[0]);
+      const column = span(first % grid[1], grid[1], model.grid[1]);
+      parts.push(word(isShare ? "mostFrom" : "brightest", { row, column, value: most }));
+    }
     const elsewhere = this.shares.reduce((sum, share) => sum + share, 0);
     if (elsewhere > 0.0005) parts.push(word("elsewhere", { value: percent(elsewhere) }));
     if (grid[0] < model.grid[0]) parts.push(word("coarse", { rows: grid[0], columns: grid[1] }));
@@ -343,6 +349,12 @@ export class Shown extends Panel {
     this.redraw();
     changed();
   }
+}
+
+// Places of a cell of a map on the model's grid, counted from 1: 5, or 5–6 of a coarser map.
+function span(cell, cells, all) {
+  const [first, last] = [Math.floor((cell * all) / cells) + 1, Math.ceil(((cell + 1) * all) / cells)];
+  return first === last ? `${first}` : `${first}–${last}`;
 }
 
 function tokenName(asked) {

@@ -7,7 +7,7 @@ import { word } from "./words.js";
 
 const plain = { method: "attention", head: -1, held: READ, hovered: null, painting: false, opacity: OPACITY };
 
-// Each step: its words, and the state of the controls that it shows.
+// Each step: its words, the state of the controls that it shows, and the slider to be moved.
 function steps() {
   const [rows, columns] = model.grid;
   const middle = { kind: "patch", row: Math.floor(rows / 2), column: Math.floor(columns / 2) };
@@ -16,8 +16,8 @@ function steps() {
   return [
     ["tourTokens", { ...place, opacity: 0, held: middle }],
     ["tourAttention", { ...plain, held: middle, layer: 0 }],
-    ["tourHeads", { ...plain, held: middle, layer: 0, head: 0 }],
-    ["tourLayers", { ...plain, held: middle, layer: Math.floor(last / 2) }],
+    ["tourHeads", { ...plain, held: middle, layer: 0, head: 0 }, "head"],
+    ["tourLayers", { ...plain, held: middle, layer: Math.floor(last / 2) }, "layer"],
     ["tourAnswer", { ...plain, layer: last }],
     ["tourRollout", { ...place, method: "rollout" }],
     ["tourRelevance", { ...place, method: "relevance" }],
@@ -31,6 +31,18 @@ export function listenToTour() {
   $("tour-back").addEventListener("click", () => show(number - 1));
   $("tour-next").addEventListener("click", () => show(number + 1));
   $("tour-end").addEventListener("click", () => show(-1));
+  $("tour-slider").addEventListener("input", () => {
+    change({ [steps()[number][2]]: Number($("tour-slider").value) });
+  });
+}
+
+// The slider of the step, as the page's own: that one may be out of sight.
+export function showTourSlider() {
+  const control = steps()[number]?.[2];
+  $("tour-control").hidden = !control;
+  if (!control) return;
+  $("tour-name").textContent = $(`${control}-name`).textContent;
+  for (const name of ["min", "max", "value"]) $("tour-slider")[name] = $(control)[name];
 }
 
 function show(wanted) {

@@ -76,7 +76,8 @@ const ENGLISH = {
   brightest: "Brightest: row {row}, column {column}.",
   aboutTokens: "Besides the patches, you can look from:",
   mostFrom: "Most comes from row {row}, column {column} ({value}).",
-  coarse: "From here on the model has {rows} × {columns} patches: it merges neighbours.",
+  mostOwn: "Most comes from the patch itself ({value}).",
+  coarse: "From here on the model has {rows} × {columns} patches: it has merged neighbours.",
   elsewhere: "{value} comes from tokens that are not patches.",
   patch: "patch in row {row}, column {column}",
   classToken: "class token",
@@ -183,7 +184,8 @@ const CHINESE = {
   brightest: "最亮：第 {row} 行第 {column} 列。",
   aboutTokens: "除图像块外，还可以从这里看：",
   mostFrom: "最多来自第 {row} 行第 {column} 列（{value}）。",
-  coarse: "从这一层起，模型合并相邻块，共有 {rows} × {columns} 个图像块。",
+  mostOwn: "最多来自该图像块自身（{value}）。",
+  coarse: "从这一层起，模型合并了相邻块，共有 {rows} × {columns} 个图像块。",
   elsewhere: "{value} 来自非图像块的词元。",
   patch: "第 {row} 行第 {column} 列的图像块",
   classToken: "类别词元",
@@ -235,5 +237,5 @@ export function word(key, values = {}) {
 
 export function percent(value) {
   const digits = value > 0.0995 && value < 0.995 ? 0 : 1;
-  return `${(100 * value).toFixed(digits)} %`;
+  return `${(100 * value).toFixed(digits)}\u00a0%`;
 }
