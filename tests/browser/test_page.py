@@ -3,9 +3,7 @@
 import io
 import os
 import re
-import shutil
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +17,19 @@ import torch
 from PIL import Image
 
 import vitlab
+from browser.pages import (
+    NAME,
+    SEED,
+    answers,
+    drop,
+    expected_attention,
+    hover,
+    model_input,
+    opening,
+    photo,
+    settle,
+    shown,
+)
 from serve.server import Running, serving
 from vitlab.data.images import normalise
 from vitlab.images.preprocessing import Preprocessing
@@ -26,128 +37,8 @@ from vitlab.serve.samples import samples_of
 from vitlab.serve.static_page import write_static
 from vitlab.weights.bundle import save_bundle
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
-
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-MAP = "document.querySelector('.stage').shown"
-SHOWN = f"(() => {{ const m = {MAP}; return m && [[...m.values], m.grid]; }})()"
-NAME = "document.querySelector('.panel .name').textContent"
-SEED = int.from_bytes(os.urandom(2), "little")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with serving("--engine", "torch", "--quiet", "--deadline", "60") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium; valid: install it, or set CHROMIUM to its path")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def opened(chromium: Any, server: Running) -> Iterator[Any]:
-    with opening(chromium, server.url) as page:
-        yield page
-
-
-class opening:
-    """A page that is ready; errors in it and requests to other origins fail the test."""
-
-    def __init__(self, chromium: Any, address: str, **options: Any) -> None:
-        wide = {"viewport": {"width": 1280, "height": 900}}
-        self.context = chromium.new_context(**{**wide, **options})
-        self.address = address
-        self.faults: list[str] = []
-
-    def __enter__(self) -> Any:
-        page = self.context.new_page()
-        origin = "/".join(self.address.split("/")[:3])
-        page.on("pageerror", lambda error: self.note(str(error)))
-        page.on("console", lambda message: self.note(message.text, message.type == "error"))
-        page.on("request", lambda sent: self.note(sent.url, not sent.url.startswith(origin)))
-        page.on("dialog", lambda dialog: self.note(f"dialog {dialog.message}"))
-        page.goto(self.address)
-        page.wait_for_selector("body[data-ready]", timeout=60_000)
-        settle(page)
-        return page
-
-    def note(self, text: str, fault: bool = True) -> None:
-        self.faults += [text] if fault else []
-
-    def __exit__(self, *raised: object) -> None:
-        self.context.close()
-        if raised[0] is None:
-            assert not self.faults
-
-
-def settle(page: Any) -> None:
-    """Wait until nothing is computed or drawn."""
-    page.wait_for_timeout(40)
-    page.wait_for_selector("body[aria-busy=false]", timeout=60_000)
-
-
-def shown(page: Any) -> tuple[np.ndarray, tuple[int, int]]:
-    values, grid = page.evaluate(SHOWN)
-    return np.array(values, np.float32).reshape(grid), tuple(grid)
-
-
-def answers(page: Any) -> dict[str, float]:
-    """Classes and percentages of the bars."""
-    rows = page.eval_on_selector_all(
-        ".bars li",
-        "rows => rows.map(r => [r.querySelector('.label').textContent,"
-        " r.querySelector('.value').textContent])",
-    )
-    return {label: float(value.split()[0]) for label, value in rows}
-
-
-def model_input(page: Any) -> np.ndarray:
-    """Pixels of the image with its paint."""
-    found = page.evaluate("[...document.querySelector('.stage').panel.image.pixels]")
-    return np.array(found, np.uint8)
-
-
-def expected_attention(pixels: np.ndarray, layer: int) -> np.ndarray:
-    classifier = vitlab.load("cifar10")
-    preprocessing = classifier.preprocessing
-    given = torch.from_numpy(pixels.reshape(3, 32, 32))[None]
-    with torch.no_grad():
-        images = normalise(given, preprocessing.mean, preprocessing.std)
-        found: np.ndarray = classifier.model.attention(images, [layer])[layer][0].numpy()
-    return found
-
-
-def hover(page: Any, row: int, column: int, cells: int = 8) -> None:
-    box = page.locator(".stage").first.bounding_box()
-    x, y = ((place + 0.5) * box["width"] / cells for place in (column, row))
-    page.mouse.move(box["x"] + x, box["y"] + y)
-    settle(page)
-
-
-def drop(page: Any, name: str, content: bytes) -> None:
-    page.evaluate(
-        """([name, bytes]) => {
-          const transfer = new DataTransfer();
-          transfer.items.add(new File([new Uint8Array(bytes)], name, {type: 'image/png'}));
-          document.dispatchEvent(new DragEvent('drop', {dataTransfer: transfer, bubbles: true}));
-        }""",
-        [name, list(content)],
-    )
-
-
-def photo(seed: int, size: tuple[int, int] = (32, 32)) -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
 
 
 def test_a_dropped_image_is_classified(opened: Any) -> None:
@@ -460,32 +351,3 @@ def test_a_convolutional_network_gives_the_reason(chromium: Any, tmp_path: Path)
         assert len(shown(page)[0]) > 1
         for part in ("#place", "#heads-part", "#layers-part", "#tour"):
             assert not page.locator(part).is_visible()
-
-
-def test_times_are_reported(opened: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    begun = time.perf_counter()
-    drop(opened, "timed.png", photo(SEED))
-    opened.wait_for_function(f"() => {NAME} === 'timed.png'")
-    settle_quickly = f"() => {MAP} !== undefined && document.querySelector('.stage').dataset.done"
-    opened.wait_for_function(settle_quickly)
-    dropped = 1000 * (time.perf_counter() - begun)
-    hovered = opened.evaluate(
-        """async () => {
-          const stage = document.querySelector('.stage');
-          const box = stage.getBoundingClientRect();
-          const times = [];
-          for (let i = 0; i < 20; i += 1) {
-            const before = stage.dataset.done;
-            const begun = performance.now();
-            stage.dispatchEvent(new PointerEvent('pointermove', {
-              clientX: box.left + ((i % 7) + 0.5) * box.width / 8, clientY: box.top + 20 + 10 * i,
-              pointerType: 'mouse'}));
-            while (stage.dataset.done === before) await new Promise(requestAnimationFrame);
-            times.push(performance.now() - begun);
-          }
-          return times.sort((a, b) => a - b)[10];
-        }"""
-    )
-    assert hovered > 0
-    with capsys.disabled():
-        print(f"\n  drop to first map {dropped:.0f} ms, hover {hovered:.0f} ms (median of 20)")

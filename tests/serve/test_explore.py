@@ -1,5 +1,6 @@
 """The page and its requests: numbers equal those of the library, and nothing else is served."""
 
+import asyncio
 import io
 import json
 import re
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -14,13 +16,16 @@ from PIL import Image
 
 import vitlab
 from serve.server import Running, photo, serving
-from vitlab.classify.classifier import Classifier
+from vitlab.classify.classifier import Classifier, open_classifier
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.config import ViTConfig
 from vitlab.models.vit import VisionTransformer
-from vitlab.serve.network import Network
+from vitlab.serve.app import build
+from vitlab.serve.network import Network, warm_up
 from vitlab.serve.page_facts import FILES, read_page
 from vitlab.serve.samples import CHOSEN, samples_of
+from vitlab.serve.service import Service
+from vitlab.serve.settings import Settings
 from vitlab.serve.static_page import LIKELY, targets_of, write_static
 from vitlab.weights.source import WeightSource
 
@@ -209,6 +214,18 @@ def test_the_page_needs_nothing_from_elsewhere(server: Running) -> None:
     assert not re.search(r"<style|\sstyle=|<script(?![^>]*src=)|\son\w+=", page.text)
 
 
+def test_every_word_is_used() -> None:
+    content = {name: text.decode() for name, text in read_page().items()}
+    english = content.pop("words.js").split("const CHINESE")[0]
+    rest = "".join(content.values())
+    indirect = re.compile(
+        r"about(Attention|Rollout|Relevance|Gradcam)|pool_\w+|(copied|copyYourself)"
+    )
+    for word in re.findall(r'^  (\w+): "', english, re.MULTILINE):
+        reasons = ("exported", "failed", "cnn")  # named by the facts of the server
+        assert f'"{word}"' in rest or word in reasons or indirect.match(word), word
+
+
 def test_both_languages_have_the_same_words() -> None:
     text = read_page()["words.js"].decode()
     english, chinese = (
@@ -276,6 +293,60 @@ def test_samples_of_the_user(tmp_path: Path) -> None:
         samples_of([tmp_path / "nowhere"])
 
 
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    pixels = np.random.default_rng(SEED).integers(0, 256, (300, 500, 3), dtype=np.uint8)
+    for name in ("a.tiff", "b.webp", "gone.png"):
+        Image.fromarray(pixels).save(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def explored(photographs: Path) -> Iterator[Running]:
+    options = ("--no-browser", "--images", str(photographs))
+    with serving(*options, by="explore") as running:
+        yield running
+
+
+def test_samples_are_small_images_that_browsers_show(explored: Running, photographs: Path) -> None:
+    assert explored.get("/explore/model").json()["samples"] == ["a.tiff", "b.webp", "gone.png"]
+    preprocessing = vitlab.load("cifar10").preprocessing
+    for number, name in enumerate(("a.tiff", "b.webp")):
+        answer = explored.get(f"/explore/samples/{number}")
+        assert answer.headers["content-type"] == "image/png"
+        assert Image.open(io.BytesIO(answer.content)).size == (128, 77)
+        found = explored.get(f"/explore/samples/{number}/pixels").content
+        expected = preprocessing.pixels(photographs / name)
+        np.testing.assert_array_equal(np.frombuffer(found, np.uint8), expected.ravel())
+
+
+def test_a_sample_that_is_gone_is_reported(explored: Running, photographs: Path) -> None:
+    (photographs / "gone.png").unlink()
+    for path in ("/explore/samples/2", "/explore/samples/2/pixels"):
+        answer = explored.get(path)
+        assert (answer.status_code, answer.json()["error"]) == (
+            404,
+            "gone.png: cannot be read any more",
+        )
+    assert explored.get("/explore/samples/3/pixels").status_code == 422
+
+
+def test_everything_that_the_page_shows_is_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    for name in ("attention", "layers", "map"):
+        monkeypatch.setattr(
+            Network, name, lambda *given, name=name: called.append((name, *given[2:]))
+        )
+    warm_up(vitlab.load("cifar10"))
+    assert called == [
+        ("attention", 0),
+        ("layers",),
+        ("map", "relevance", None),
+        ("map", "gradcam", None),
+    ]
+
+
 def test_an_exported_file_only_predicts(tmp_path: Path) -> None:
     bundle = Path(vitlab.__file__).parent / "bundled" / "vit_cifar.cifar10"
     (tmp_path / "model.onnx").write_bytes((bundle / "model.onnx").read_bytes())
@@ -286,6 +357,23 @@ def test_an_exported_file_only_predicts(tmp_path: Path) -> None:
         assert floats(server.post("/explore/predict", content=pixels)).shape == (10,)
         refused = server.post("/explore/attention?layer=0", content=pixels)
         assert refused.status_code == 422
+
+
+def test_weights_that_torch_cannot_open_are_not_called_an_exported_file() -> None:
+    classifier = open_classifier("cifar10", engine="onnxruntime", quickly=True)
+
+    def fail() -> Classifier:
+        raise vitlab.VitlabError("damaged")
+
+    async def facts() -> Any:
+        service = Service(classifier, Settings(decoders=1), fail)
+        service.ready = True
+        transport = httpx.ASGITransport(build(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return (await client.get("/explore/model")).json()
+
+    found = asyncio.run(facts())
+    assert (found["kind"], set(found["methods"].values())) == ("failed", {"failed"})
 
 
 def test_weights_beside_an_exported_file_are_opened_for_the_page() -> None:

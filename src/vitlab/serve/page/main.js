@@ -309,18 +309,18 @@ function pressed(event) {
 // Copy the address; where the browser does not allow it, show it selected.
 async function copyLink() {
   const address = new URL(link.write(state, panels), location.href).href;
-  const isWhole = panels.every((panel) => panel.image?.sample != null);
+  const own = panels.every((panel) => panel.image?.sample != null) ? "" : "Own";
+  $("link-note").hidden = false;
   try {
     await navigator.clipboard.writeText(address); // undefined without HTTPS
-    $("copied").textContent = word(isWhole ? "copied" : "copiedOwn");
+    $("copied").textContent = word(`copied${own}`);
     $("address").hidden = true;
   } catch {
-    $("copied").textContent = word(isWhole ? "copyYourself" : "copyYourselfOwn");
+    $("copied").textContent = word(`copyYourself${own}`);
     $("address").value = address;
     $("address").hidden = false;
     $("address").select();
   }
-  $("link-note").hidden = false;
 }
 
 whenChanged(render);
