@@ -9,6 +9,7 @@ from PIL import Image
 
 from browser.pages import SEED, opening
 from serve.server import serving
+from vitlab.machine.device import cores
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -18,7 +19,9 @@ DROP = """async ([name, bytes]) => {
   const stage = document.querySelector('.stage');
   const transfer = new DataTransfer();
   transfer.items.add(new File([new Uint8Array(bytes)], name, {type: 'image/jpeg'}));
-  const shown = () => document.querySelector('.panel .name').textContent === name && stage.shown;
+  const before = stage.dataset.done;
+  const shown = () => document.querySelector('.panel .name').textContent === name
+    && stage.dataset.done !== before;
   const begun = performance.now();
   document.dispatchEvent(new DragEvent('drop', {dataTransfer: transfer, bubbles: true}));
   while (!shown()) await new Promise(requestAnimationFrame);
@@ -53,7 +56,7 @@ def photograph(seed: int) -> bytes:
 @pytest.mark.parametrize("model", ["cifar10", "vit_ti16"])
 def test_times_are_reported(chromium: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     with (
-        serving("--no-browser", model=model, by="explore") as server,
+        serving("--no-browser", model=model, by="explore", threads=cores()) as server,
         opening(chromium, server.url) as page,
     ):
         dropped = []

@@ -75,12 +75,14 @@ class Running:
 
 
 @contextmanager
-def serving(*options: str, model: str = "cifar10", by: str = "serve") -> Iterator[Running]:
+def serving(
+    *options: str, model: str = "cifar10", by: str = "serve", threads: int = 1
+) -> Iterator[Running]:
     """A server on a free port, from its first line on; `by` is the command that starts it."""
     command = [sys.executable, "-m", "vitlab", by, model, "--port", "0", *options]
     process = subprocess.Popen(
         command,
-        env=os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": f"{threads}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL if {"--quiet", "--no-browser"} & {*options} else subprocess.PIPE,
         text=True,

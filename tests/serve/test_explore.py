@@ -95,8 +95,10 @@ def test_attention_is_that_of_the_model(changes: dict[str, Any]) -> None:
 def test_the_last_layer_answers_as_the_model(changes: dict[str, Any]) -> None:
     classifier, pixels = network(**changes)
     inside = Network(classifier)
+    assert inside.predicted(pixels) is None
     found = inside.layers(pixels)
     assert found.shape == (3, 7)
+    np.testing.assert_array_equal(inside.predicted(pixels), found[-1])
     answer = classifier.probabilities(inside.images(pixels))[0]
     np.testing.assert_allclose(found[-1], answer.numpy(), **EXACT)
     assert np.abs(found[0] - found[-1]).max() > 1e-3

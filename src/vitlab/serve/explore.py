@@ -135,8 +135,16 @@ class Page:
         """Predictions for a model input, of all classes."""
         await self._open()
         pixels = await self._given(request)
-        with self._service.admitted(1):
-            row = await unless_gone(request, self._service.compute.run(pixels, expires))
+        service, network = self._service, self._network
+
+        def compute() -> Any:  # of an image whose attention was computed, nothing is left to do
+            kept = network.predicted(pixels)
+            return service.predictor.engine.predict(pixels[None])[0] if kept is None else kept
+
+        in_torch = network is not None and service.classifier.model is not None
+        work = compute if in_torch else pixels
+        with service.admitted(1):
+            row = await unless_gone(request, service.compute.run(work, expires))
         return _binary(np.asarray(row, "<f4"))
 
     async def attention(self, request: Request, expires: float) -> Response:

@@ -71,7 +71,7 @@ class Network:
         return normalise(given, preprocessing.mean, preprocessing.std)
 
     def _trace(self, pixels: Pixels) -> Trace:
-        key = hashlib.sha256(pixels.tobytes()).digest()
+        key = _key(pixels)
         if key not in self._traces:
             self._traces[key] = trace(self.model, self.images(pixels))
         self._traces.move_to_end(key)
@@ -120,11 +120,21 @@ class Network:
         """Predictions [layers, classes] of the head from the tokens after each layer."""
         found = self._trace(pixels)
         outputs = [stage.before for stage in found.stages[1:]] + [found.output]
-        rows = []
-        for output in outputs:
-            pooled = self.model.pool_tokens(self.model.encoder.norm(output))
-            rows.append(self._classifier.activate(self.model.classify(pooled))[0])
-        return _array(torch.stack(rows))
+        return _array(torch.cat([self._answer(output) for output in outputs]))
+
+    @torch.no_grad()
+    def predicted(self, pixels: Pixels) -> Array | None:
+        """Prediction from the tokens of an image seen before; None: they are not kept."""
+        found = self._traces.get(_key(pixels))
+        return None if found is None else _array(self._answer(found.output)[0])
+
+    def _answer(self, output: Float[Tensor, "1 N D"]) -> Float[Tensor, "1 classes"]:
+        pooled = self.model.pool_tokens(self.model.encoder.norm(output))
+        return self._classifier.activate(self.model.classify(pooled))
+
+
+def _key(pixels: Pixels) -> bytes:
+    return hashlib.sha256(pixels.tobytes()).digest()
 
 
 def warm_up(classifier: Classifier) -> None:
