@@ -276,7 +276,7 @@ export class Shown extends Panel {
     const cell = this.cellAt(event);
     if (!cell || !this.image) return;
     if (state.painting) {
-      if (this.stroke) this.paint([cell], this.stroke.erase);
+      if (this.stroke) this.extend(cell);
       return;
     }
     if (state.held.kind === "patch" || state.held.kind === "prefix") return;
@@ -288,9 +288,14 @@ export class Shown extends Panel {
     const cell = this.cellAt(event);
     if (!state.painting || !cell || !this.image) return;
     this.canvas.setPointerCapture(event.pointerId);
-    this.stroke = { erase: this.painted.has(cell.row * model.grid[1] + cell.column) };
+    this.stroke = { at: cell, erase: this.painted.has(cell.row * model.grid[1] + cell.column) };
     state.stroking = true;
     this.paint([cell], this.stroke.erase);
+  }
+
+  extend(cell) {
+    this.paint(between(this.stroke.at, cell), this.stroke.erase);
+    this.stroke.at = cell;
   }
 
   up() {
@@ -337,18 +342,28 @@ export class Shown extends Panel {
   // Put paint on cells or, with `erase`, take it off; no cells: take all of it off.
   paint(cells, erase) {
     if (!this.image) return;
-    const before = this.painted.size;
+    const before = [...this.painted].join();
     if (!cells.length) this.painted.clear();
     for (const { row, column } of cells) {
       const index = row * model.grid[1] + column;
       if (erase) this.painted.delete(index);
       else this.painted.add(index);
     }
-    if (this.painted.size === before) return;
+    if ([...this.painted].join() === before) return;
     this.dirty = true;
     this.redraw();
     changed();
   }
+}
+
+// Cells on the line from one to another: a fast pointer skips some.
+function between(from, to) {
+  const [rows, columns] = [to.row - from.row, to.column - from.column];
+  const steps = Math.max(Math.abs(rows), Math.abs(columns), 1);
+  return Array.from({ length: steps }, (_, i) => ({
+    row: from.row + Math.round((rows * (i + 1)) / steps),
+    column: from.column + Math.round((columns * (i + 1)) / steps),
+  }));
 }
 
 // Places of a cell of a map on the model's grid, counted from 1: 5, or 5–6 of a coarser map.
