@@ -36,7 +36,7 @@ async function start() {
   if (hasLayers()) heads = new Heads($("heads"), model, chooseHead);
   buildControls();
   speak(wanted.language ?? state.language);
-  addPanel().other.before($("heads-part"));
+  addPanel().other.before($("paint-part"));
   if (wanted.second !== null) addPanel();
   const painted = source.accepts ? wanted.painted : [];
   await openSample(wanted.image ?? 0, 0, painted[0]);

@@ -369,7 +369,7 @@ function between(from, to) {
 // Places of a cell of a map on the model's grid, counted from 1: 5, or 5–6 of a coarser map.
 function span(cell, cells, all) {
   const [first, last] = [Math.floor((cell * all) / cells) + 1, Math.ceil(((cell + 1) * all) / cells)];
-  return first === last ? `${first}` : `${first}–${last}`;
+  return first === last ? `${first}` : `${first}\u2060–\u2060${last}`;
 }
 
 function tokenName(asked) {
