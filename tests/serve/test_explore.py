@@ -369,7 +369,7 @@ def test_weights_that_torch_cannot_open_are_not_called_an_exported_file() -> Non
 
     async def facts() -> Any:
         service = Service(classifier, Settings(decoders=1), fail)
-        service.ready = True
+        service.warm = True
         transport = httpx.ASGITransport(build(service))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return (await client.get("/explore/model")).json()

@@ -64,7 +64,7 @@ class Page:
 
     async def _open(self) -> None:
         """Open the network and its facts at the first request; without weights, it has no facts."""
-        if self._facts:
+        if self._facts and self._facts["kind"] != "failed":  # the weights may be opened again
             return
         inside, kind = self._service.inside, "failed"
         if not inside.has_weights:
