@@ -35,7 +35,7 @@ def explaining(
 
     import vitlab
     from vitlab.explain.methods import explain
-    from vitlab.explain.request import Ask
+    from vitlab.explain.request import ExplainRequest
 
     torch.manual_seed(0)
     changes = {} if size is None else {"image_size": size}
@@ -49,7 +49,7 @@ def explaining(
             return network.logits(images)[:, 0].tolist()
 
     def explained() -> list[float]:
-        answer = explain(network, images, Ask(method=method))
+        answer = explain(network, images, ExplainRequest(method=method))
         return answer.logits[:, 0].tolist()
 
     return forward if method == FORWARD else explained

@@ -61,8 +61,8 @@ def work(batch_size: int, shards: int) -> None:
     from vitlab.data.loader import ArrayLoader
     from vitlab.machine.world import close_world, open_world
     from vitlab.models.variants import create_model
+    from vitlab.training.batch_pieces import rows_of
     from vitlab.training.config import TrainConfig
-    from vitlab.training.division import rows_of
     from vitlab.training.state import new_state
     from vitlab.training.step import train_step
 

@@ -22,9 +22,9 @@ class Model:
 
     def decode(self, content: bytes) -> Any:
         """Pixels [C, H, W]."""
-        from vitlab.images.pixels import read_picture
+        from vitlab.images.pixels import read_image
 
-        return read_picture(io.BytesIO(content), self._predictor.preprocessing)
+        return read_image(io.BytesIO(content), self._predictor.preprocessing)
 
     def compute(self, pixels: Any) -> Any:
         """Probabilities [B, classes]."""

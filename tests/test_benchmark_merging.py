@@ -32,7 +32,7 @@ ENTRY = Entry(
 )
 
 
-def contest() -> Cell:
+def time_calls() -> Cell:
     """Torch takes 4 and 2 seconds for a call, files 3 and 1."""
     times = {("torch", 0): 4.0, ("torch", 8): 2.0, ("onnxruntime", 0): 3.0, ("onnxruntime", 8): 1.0}
     entries = tuple(
@@ -65,7 +65,7 @@ def test_answers_and_contests_are_kept(tmp_path: Path) -> None:
     assert {pair: classes.tolist() for pair, classes in found.items()} == {
         ("torch", 8): [1, 2, 3, 4]
     }
-    race = {"key": merge_tokens.race_key(8, asked), "cell": to_dict(contest())}
+    race = {"key": merge_tokens.race_key(8, asked), "cell": to_dict(time_calls())}
     merge_tokens.append(tmp_path / "speed.jsonl", race)
     (cell,) = merge_tokens.known_cells(asked).values()
     assert {entry.model for entry in cell.entries} == {"DeiT-Ti", "DeiT-Ti exported"}
@@ -78,7 +78,7 @@ def test_the_table_pairs_photos_and_rounds() -> None:
     found |= {(engine, 8): truth.copy() for engine in merge_tokens.ENGINES}
     found["torch", 8][3] = 0
     whole = Benchmark(
-        cells=(merge_tokens.named(contest()),),
+        cells=(merge_tokens.named(time_calls()),),
         machine={},
         threads=1,
         accuracies=tuple(merge_tokens.judged(truth, found)),

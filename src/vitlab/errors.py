@@ -28,7 +28,7 @@ class TooLarge(InputError):
     """An image of more pixels than may be decoded."""
 
 
-class SeveralPictures(InputError):
+class SeveralFrames(InputError):
     """A file of several frames or pages: nothing says which of them is meant."""
 
 
@@ -63,7 +63,7 @@ class PreprocessingUnknown(VitlabError):
     """Nothing says how images must be prepared for these weights."""
 
 
-class Lacks(VitlabError):
+class Unsupported(VitlabError):
     """A request that this model cannot serve."""
 
 

@@ -18,7 +18,7 @@ from vitlab.classify.explainer import class_number
 from vitlab.explain import methods
 from vitlab.explain.explanation import Explanation, caption
 from vitlab.explain.figure import draw
-from vitlab.explain.request import Ask, answerable
+from vitlab.explain.request import ExplainRequest, answerable
 from vitlab.weights.source import WeightSource
 
 CONFIG = ViTConfig(
@@ -291,7 +291,7 @@ def test_which_methods_a_model_has() -> None:
     assert answerable(create_model("cnn_tutorial")) == ("gradcam", "input-gradient")
     assert answerable(torch.nn.Linear(2, 3)) == ()
     with pytest.raises(VitlabError, match="a Linear; valid: a model of vitlab's"):
-        Ask(method="gradcam").check(torch.nn.Linear(2, 3))
+        ExplainRequest(method="gradcam").check(torch.nn.Linear(2, 3))
 
 
 def test_numbers_need_no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from vitlab import create_model, load
 from vitlab.classify.predictor import Predictor
 from vitlab.errors import InputError, WeightsError
 from vitlab.images.open import VALID
-from vitlab.images.pixels import read_picture
+from vitlab.images.pixels import read_image
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.machine.device import CACHE, MOST, fitting
 from vitlab.models.cost import largest_output
@@ -222,7 +222,7 @@ def test_an_engine_takes_normalised_images_too(weights: Path) -> None:
     classifier = load(weights)
     engine = classifier.predictor().engine
     source = picture(0)
-    pixels = read_picture(source, classifier.preprocessing)[None]
+    pixels = read_image(source, classifier.preprocessing)[None]
     normalised = classifier.preprocessing.apply(source)[None]
     np.testing.assert_array_equal(engine.predict(pixels), engine.predict(normalised))
 
@@ -265,13 +265,13 @@ def test_wrong_wishes(weights: Path) -> None:
 )
 def test_what_is_no_single_picture_is_refused(content: bytes, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
-        read_picture(io.BytesIO(content), PLAIN)
+        read_image(io.BytesIO(content), PLAIN)
 
 
 def test_a_cameras_second_picture_is_no_animation() -> None:
     content = encoded(picture(0), "MPO", save_all=True, append_images=[picture(1)])
     expected = PLAIN.pixels(Image.open(io.BytesIO(encoded(picture(0), "JPEG"))))
-    found = read_picture(io.BytesIO(content), PLAIN)
+    found = read_image(io.BytesIO(content), PLAIN)
     np.testing.assert_array_equal(found, expected)
 
 

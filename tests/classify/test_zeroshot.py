@@ -12,7 +12,7 @@ from torch import nn
 import vitlab
 from data.colours import saved_model, write_colours
 from vitlab.errors import InputError, WeightsError
-from vitlab.images.pixels import read_picture
+from vitlab.images.pixels import read_image
 from weights.whole_models import WHOLE, tokenizer_of
 
 LABELS = ["cat", "a dog", "红色的汽车", "🐱", "nothing at all"]
@@ -36,7 +36,7 @@ def their_scores(
 ) -> torch.Tensor:
     """Probabilities of transformers' model, of pixels that our preprocessing has prepared."""
     family, folder, theirs = made
-    pixels = np.stack([read_picture(path, classifier.preprocessing) for path in images])
+    pixels = np.stack([read_image(path, classifier.preprocessing) for path in images])
     length = theirs.config.text_config.max_position_embeddings
     tokens = tokenizer_of(family, folder)(
         texts, padding="max_length", max_length=length, truncation=True, return_tensors="pt"

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from data.recorded_progress import RecordedProgress
 from data.server import Served
 from data.splits import splits
-from data.told import Told
 from vitlab.data.datasets import Dataset, Mirror, StoredFile
 from vitlab.data.sources import cifar
 from vitlab.data.sources import cifar as cifar_npm
@@ -214,7 +214,7 @@ def test_a_client_that_fails_is_one_line(
     monkeypatch.setattr(npm, "STALLED", 0.3)
     monkeypatch.setattr(npm, "POLL_SECONDS", 0.01)
     with pytest.raises(DataError, match=reason) as caught:
-        npm.npm_pack("p@1", packed(b"content"), tmp_path, Told())
+        npm.npm_pack("p@1", packed(b"content"), tmp_path, RecordedProgress())
     assert "\n" not in str(caught.value)
     assert sorted(os.listdir(tmp_path)) == ["bin"]
 
@@ -234,7 +234,7 @@ def test_a_damaged_package_is_one_line(
 ) -> None:
     (tmp_path / "p.tgz").write_bytes(archive(npm_contents() | change, "package/"))
     with pytest.raises(DataError, match=reason):
-        cifar_npm.convert(tmp_path / "p.tgz", tmp_path, Told())
+        cifar_npm.convert(tmp_path / "p.tgz", tmp_path, RecordedProgress())
 
 
 def test_the_checksums_that_count_are_those_of_the_official_files(

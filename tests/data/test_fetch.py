@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from data.recorded_progress import RecordedProgress
 from data.server import Served
-from data.told import Told
 from vitlab.data import datasets
 from vitlab.data.datasets import Dataset, DataSource, Mirror, StoredFile, dataset, open_data
 from vitlab.data.sources.fetch import fetch
@@ -89,7 +89,7 @@ def visible(home: Path) -> list[str]:
 
 def test_the_first_mirror_that_works_is_used(served: Served, home: Path) -> None:
     served.files = dict(FILES)
-    told = Told()
+    told = RecordedProgress()
     fetched = fetch(
         toy(
             failing("one", DataError("is closed")),
@@ -146,7 +146,7 @@ def test_a_damaged_copy_is_replaced_and_other_files_stay(home: Path) -> None:
     fetch(toy(writing(FILES)))
     (home / "toy" / "a.bin").write_bytes(b"x" * len(FILES["a.bin"]))
     (home / "toy" / "mine.txt").write_text("mine")
-    told = Told()
+    told = RecordedProgress()
     assert fetch(toy(writing(FILES)), told).mirror == "writer"
     assert (home / "toy" / "a.bin").read_bytes() == FILES["a.bin"]
     assert (home / "toy" / "mine.txt").read_text() == "mine"
@@ -183,7 +183,7 @@ def test_two_at_once_fetch_it_once(home: Path) -> None:
     first = threading.Thread(target=fetch, args=(slow,))
     first.start()
     assert started.wait(20)
-    told = Told()
+    told = RecordedProgress()
     second = threading.Thread(target=fetch, args=(slow, told))
     second.start()
     while not told.notes:

@@ -11,7 +11,7 @@ from torch import nn
 from models.vit_cases import CASES
 from reference.random_weights import randomise
 from vitlab import VisionTransformer, create_model
-from vitlab.errors import Lacks
+from vitlab.errors import Unsupported
 from vitlab.explain.weights import Filters, first_filters
 
 
@@ -81,5 +81,7 @@ def test_a_convolutional_network_has_first_filters_too() -> None:
 
 
 def test_a_model_that_reads_pixels_otherwise_says_so() -> None:
-    with pytest.raises(Lacks, match="filters: the model has no convolution or patch embedding"):
+    with pytest.raises(
+        Unsupported, match="filters: the model has no convolution or patch embedding"
+    ):
         first_filters(nn.Linear(3, 2), 4)

@@ -15,7 +15,7 @@ from reference import explain as reference
 from reference.random_weights import randomise
 from vitlab.errors import InputError
 from vitlab.explain.methods import explain
-from vitlab.explain.request import Ask, Query
+from vitlab.explain.request import ExplainRequest, Query
 from vitlab.models.vit import VisionTransformer
 
 B = 3
@@ -157,7 +157,7 @@ def last_query(inside: reference.Insides, config: dict[str, Any], layer: int) ->
 def test_attention_is_the_softmax_by_hand(case: str) -> None:
     model, images, _ = build(case)
     inside, config, _ = solve(case)
-    found = explain(model, images, Ask(method="attention", each="head"))
+    found = explain(model, images, ExplainRequest(method="attention", each="head"))
     close(found.logits, inside.logits)
     assert len(found.maps.layers) == config["depth"]
     assert inside.grids[-1] == GRID
@@ -176,7 +176,9 @@ def test_attention_is_the_softmax_by_hand(case: str) -> None:
 def test_one_head_of_one_block_as_one_patch_sees_it(case: str) -> None:
     model, images, _ = build(case)
     inside, _, _ = solve(case)
-    found = explain(model, images, Ask(method="attention", layer=0, head=2, token=(1, 3)))
+    found = explain(
+        model, images, ExplainRequest(method="attention", layer=0, head=2, token=(1, 3))
+    )
     query = inside.prefix + 1 * inside.grid[1] + 3
     close(found.maps.map, patches(inside.attention[0][:, 2, query], inside))
 
@@ -185,7 +187,7 @@ def test_one_head_of_one_block_as_one_patch_sees_it(case: str) -> None:
 def test_rollout_is_the_published_product(case: str) -> None:
     model, images, _ = build(case)
     inside, config, _ = solve(case)
-    found = explain(model, images, Ask(method="rollout", each="layer")).maps
+    found = explain(model, images, ExplainRequest(method="rollout", each="layer")).maps
     rows = reference.rollout(inside, last_query(inside, config, -1))
     close(found.map, patches(rows, inside))
     assert found.elsewhere is not None
@@ -204,7 +206,7 @@ def replace_attention(inside: reference.Insides, attention: list[Tensor]) -> ref
 def test_relevance_is_the_published_product(case: str) -> None:
     model, images, target = build(case)
     inside, config, _ = solve(case)
-    found = explain(model, images, Ask(method="relevance", each="layer"), target)
+    found = explain(model, images, ExplainRequest(method="relevance", each="layer"), target)
     expected = patches(reference.relevance(inside, config, target), inside)
     assert expected.detach().std() > 1e-4, "a case that shows nothing"
     close(found.maps.map, expected)
@@ -216,13 +218,13 @@ def test_relevance_is_the_published_product(case: str) -> None:
 def test_gradcam_is_the_published_sum(case: str) -> None:
     model, images, target = build(case)
     inside, config, _ = solve(case)
-    found = explain(model, images, Ask(method="gradcam", each="layer"), target).maps
+    found = explain(model, images, ExplainRequest(method="gradcam", each="layer"), target).maps
     for layer, node in enumerate(inside.read):
         expected = reference.gradcam(inside, node, target)
         close(found.layers[layer], lying(expected, inside.grids[layer]))
     node = inside.read[-1] if config["pool"] == "cls" else inside.tokens
     close(found.map, lying(reference.gradcam(inside, node, target), GRID))
-    first = explain(model, images, Ask(method="gradcam", layer=0), target).maps
+    first = explain(model, images, ExplainRequest(method="gradcam", layer=0), target).maps
     close(first.map, found.layers[0])
 
 
@@ -230,7 +232,7 @@ def test_gradcam_is_the_published_sum(case: str) -> None:
 def test_input_gradient_is_autograds(case: str) -> None:
     model, images, target = build(case)
     inside, config, leaf = solve(case)
-    found = explain(model, images, Ask(method="input-gradient"), target).maps
+    found = explain(model, images, ExplainRequest(method="input-gradient"), target).maps
     score = inside.logits.gather(1, target[:, None]).sum()
     (gradient,) = torch.autograd.grad(score, leaf, retain_graph=True)
     fine = (gradient**2).sum(dim=1).sqrt()
@@ -247,7 +249,7 @@ def test_input_gradient_is_autograds(case: str) -> None:
 def test_relevance_as_far_as_a_block_has_read() -> None:
     model, images, target = build("full-1")
     inside, _, _ = solve("full-1")
-    found = explain(model, images, Ask(method="relevance", each="layer"), target).maps
+    found = explain(model, images, ExplainRequest(method="relevance", each="layer"), target).maps
     score = inside.logits.gather(1, target[:, None]).sum()
     (gradient,) = torch.autograd.grad(score, inside.attention[0], retain_graph=True)
     bar = (inside.attention[0] * gradient).clamp(min=0).mean(dim=1)
@@ -260,18 +262,18 @@ def test_rollout_from_a_patch_and_until_a_block() -> None:
     inside, _, _ = solve("full-5")
     query = torch.zeros(B, inside.tokens.shape[1], dtype=torch.float64)
     query[:, 5 + 2 * W + 4] = 1.0
-    found = explain(model, images, Ask(method="rollout", token=(2, 4))).maps
+    found = explain(model, images, ExplainRequest(method="rollout", token=(2, 4))).maps
     close(found.map, patches(reference.rollout(inside, query), inside))
-    found = explain(model, images, Ask(method="rollout", token=(2, 4), layer=0)).maps
+    found = explain(model, images, ExplainRequest(method="rollout", token=(2, 4), layer=0)).maps
     until = replace_attention(inside, inside.attention[:1])
     close(found.map, patches(reference.rollout(until, query), inside))
 
 
 def test_the_likeliest_class_is_explained_unless_told() -> None:
     model, images, _ = build("full-1")
-    answer = explain(model, images, Ask(method="relevance"))
+    answer = explain(model, images, ExplainRequest(method="relevance"))
     assert torch.equal(answer.target, answer.logits.argmax(dim=1))
-    told = explain(model, images, Ask(method="relevance"), answer.target)
+    told = explain(model, images, ExplainRequest(method="relevance"), answer.target)
     assert torch.equal(answer.maps.map, told.maps.map)
 
 
@@ -290,7 +292,7 @@ def test_the_model_runs_fused_and_is_left_as_it_was(
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", counted)
     with torch.inference_mode(mode=method in ("attention", "rollout")):
-        explain(model, images, Ask(method=method))
+        explain(model, images, ExplainRequest(method=method))
     assert len(calls) >= 2
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -299,13 +301,13 @@ def test_the_model_runs_fused_and_is_left_as_it_was(
 
 def test_frozen_weights_and_switched_off_gradients_change_nothing() -> None:
     model, images, target = build("full-1")
-    expected = explain(model, images, Ask(method="relevance"), target).maps.map
+    expected = explain(model, images, ExplainRequest(method="relevance"), target).maps.map
     model.requires_grad_(False)
     try:
         with torch.no_grad():
             for method in ("relevance", "gradcam", "input-gradient"):
-                explain(model, images, Ask(method=method), target)
-            found = explain(model, images, Ask(method="relevance"), target).maps.map
+                explain(model, images, ExplainRequest(method=method), target)
+            found = explain(model, images, ExplainRequest(method="relevance"), target).maps.map
     finally:
         model.requires_grad_(True)
     close(found, expected)
@@ -315,7 +317,7 @@ def test_a_patch_of_the_fine_grid_is_found_in_the_coarse_one() -> None:
     model, images, _ = build("pooled")
     inside, _, _ = solve("pooled")
     for token in ((5, 7), (4, 6)):
-        found = explain(model, images, Ask(method="attention", token=token, head=1)).maps
+        found = explain(model, images, ExplainRequest(method="attention", token=token, head=1)).maps
         query = inside.prefix + 2 * W + 3
         close(found.map, patches(inside.attention[1][:, 1, query], inside, 1))
 
@@ -329,26 +331,28 @@ def test_a_model_without_blocks(pool: Any) -> None:
     target = torch.tensor([2, 7, 5])
     score = model(images).gather(1, target[:, None]).sum()
     (gradient,) = torch.autograd.grad(score, images)
-    found = explain(model, images.detach(), Ask(method="input-gradient"), target).maps
+    found = explain(model, images.detach(), ExplainRequest(method="input-gradient"), target).maps
     assert found.fine is not None
     close(found.fine, gradient.norm(dim=1))
     allowed = {"mean": ["gradcam"], "map": ["gradcam", "attention"], "cls": []}[pool]
     for method in ("attention", "rollout", "relevance", "gradcam"):
         if method in allowed:
-            assert explain(model, images.detach(), Ask(method=method)).maps.map.shape == (B, *GRID)
+            assert explain(
+                model, images.detach(), ExplainRequest(method=method)
+            ).maps.map.shape == (B, *GRID)
         else:
             with pytest.raises(InputError, match="the model has none; valid: "):
-                explain(model, images.detach(), Ask(method=method))
+                explain(model, images.detach(), ExplainRequest(method=method))
 
 
 def test_images_of_another_size_have_another_grid() -> None:
     config = replace(PLAIN, dynamic_size=True)
     model = VisionTransformer(config).double().eval()
     images = torch.randn(2, config.channels, 21, 22, dtype=torch.float64)
-    found = explain(model, images, Ask(method="rollout", token=(6, 10))).maps
+    found = explain(model, images, ExplainRequest(method="rollout", token=(6, 10))).maps
     assert found.map.shape == (2, 7, 11)
     with pytest.raises(InputError, match="token 7,0; valid: rows 0 to 6, columns 0 to 10"):
-        explain(model, images, Ask(method="rollout", token=(7, 0)))
+        explain(model, images, ExplainRequest(method="rollout", token=(7, 0)))
 
 
 def test_who_is_asked_is_said() -> None:

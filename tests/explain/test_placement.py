@@ -12,7 +12,7 @@ from torch import Tensor
 from models.vit_cases import BASE
 from reference.random_weights import randomise
 from vitlab import create_model
-from vitlab.explain.explanation import Axis, cell_means, placement, sample, to_picture
+from vitlab.explain.explanation import Axis, cell_means, placement, sample, to_image
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.cnn import ResNet, TutorialCNN
 from vitlab.models.vit import VisionTransformer
@@ -158,7 +158,7 @@ def test_what_is_bright_in_the_picture_is_bright_in_the_map(
     where = placement(model, (48, 56), config.grid)
     values = cell_means(prepared, where, config.grid)[0].numpy()
     view = preprocessing.view((height, width))
-    found = to_picture(values, where, view)
+    found = to_image(values, where, view)
     assert found.shape == (height, width)
     for axis, first, extent in ((0, top, height // 5), (1, left, width // 5)):
         weights = found.sum(axis=1 - axis)
@@ -171,7 +171,7 @@ def test_what_is_bright_in_the_picture_is_bright_in_the_map(
         int(np.ceil(first_row - 0.5)) : int(np.floor(last_row + 0.5)),
         int(np.ceil(first_column - 0.5)) : int(np.floor(last_column + 0.5)),
     ] = True
-    flat = to_picture(np.ones_like(values), where, view)
+    flat = to_image(np.ones_like(values), where, view)
     assert ((flat > 0) == inside).all()
 
 

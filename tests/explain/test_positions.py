@@ -10,7 +10,7 @@ from torch import Tensor
 from models.vit_cases import BASE, CASES
 from reference.random_weights import randomise
 from vitlab import VisionTransformer, create_model
-from vitlab.errors import Lacks
+from vitlab.errors import Unsupported
 from vitlab.explain.weights import bias_tables, cosine_maps, offset_tables, position_tables
 from vitlab.nn.pos_embed import relative_scores
 
@@ -89,13 +89,13 @@ def test_biases_of_heads_are_the_tables_of_the_layers() -> None:
     ],
 )
 def test_a_model_without_a_table_says_so(name: str, reason: str) -> None:
-    with pytest.raises(Lacks, match=reason):
+    with pytest.raises(Unsupported, match=reason):
         position_tables(build(name))
 
 
 def test_a_convolutional_network_says_so() -> None:
     model = create_model("cnn_tutorial")
-    with pytest.raises(Lacks, match="positions: a TutorialCNN has no position embeddings"):
+    with pytest.raises(Unsupported, match="positions: a TutorialCNN has no position embeddings"):
         position_tables(model)
     assert offset_tables(model) == []
 

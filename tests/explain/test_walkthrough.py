@@ -11,7 +11,7 @@ from models.vit_cases import CASES
 from reference.random_weights import randomise
 from reference.vit import reference_vit
 from vitlab import VisionTransformer, create_model, register
-from vitlab.errors import InputError, Lacks
+from vitlab.errors import InputError, Unsupported
 from vitlab.explain.walkthrough import KINDS, Walkthrough, walk_through
 from vitlab.models.parts import self_attention
 from vitlab.nn.lora import add_lora
@@ -123,7 +123,7 @@ def test_the_parts_are_there_where_a_model_has_them() -> None:
 )
 def test_other_kinds_are_refused_by_name(name: str, message: str) -> None:
     model = build(name)
-    with pytest.raises(Lacks, match=f"walkthrough: {message}"):
+    with pytest.raises(Unsupported, match=f"walkthrough: {message}"):
         walk_through(model, draw_image(model))
 
 
@@ -172,7 +172,7 @@ def test_what_is_not_there_is_refused(arguments: Any, message: str) -> None:
 
 
 def test_other_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Lacks, match="a TutorialCNN has no heads to follow"):
+    with pytest.raises(Unsupported, match="a TutorialCNN has no heads to follow"):
         walk_through(create_model("cnn_tutorial"), torch.zeros(3, 32, 32))
 
     class Own(torch.nn.Module):
@@ -186,5 +186,5 @@ def test_other_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ATTENTIONS, "_entries", dict(ATTENTIONS._entries))  # gone after the test
     register("attention", "own", lambda config, layer: Own(config))
     model = create_model("vit_test", attention="own")
-    with pytest.raises(Lacks, match="attention own is not explained; valid: full"):
+    with pytest.raises(Unsupported, match="attention own is not explained; valid: full"):
         walk_through(model, torch.zeros(3, 32, 32))

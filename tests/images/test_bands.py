@@ -14,7 +14,7 @@ from vitlab.errors import ConfigError, DataError, InputError
 from vitlab.images.bands import array_bands, read_array, read_tiff, tiff_bands
 from vitlab.images.decode import Decoder
 from vitlab.images.preprocessing import IMAGENET_MEAN, Preprocessing
-from vitlab.images.statistics import look, shown, spread
+from vitlab.images.statistics import read_settings, shown, spread
 
 H, W, C = 37, 53, 5
 
@@ -176,7 +176,7 @@ def files(folder: Path, arrays: list[NDArray[Any]], ending: str = "npy") -> list
 def test_looking_finds_channels_and_statistics(tmp_path: Path) -> None:
     arrays = [pixels(seed=i) for i in range(6)]
     paths = files(tmp_path, arrays)
-    found = look(paths, lambda: paths)
+    found = read_settings(paths, lambda: paths)
     values = np.concatenate([array.reshape(-1, C) for array in arrays]) / 255
     assert found.channels == C
     assert found.white is None
@@ -187,32 +187,34 @@ def test_looking_finds_channels_and_statistics(tmp_path: Path) -> None:
 
 def test_statistics_are_of_training_files_alone(tmp_path: Path) -> None:
     paths = files(tmp_path, [pixels(highest=100), pixels(highest=250)])
-    assert look(paths, lambda: paths[:1]).mean < look(paths, lambda: paths[1:]).mean
+    assert (
+        read_settings(paths, lambda: paths[:1]).mean < read_settings(paths, lambda: paths[1:]).mean
+    )
 
 
 def test_colours_grey_and_depth(tmp_path: Path) -> None:
     colour = files(tmp_path, [pixels(channels=3)], "png")
-    assert look(colour, lambda: colour)[:2] == (3, IMAGENET_MEAN)
+    assert read_settings(colour, lambda: colour)[:2] == (3, IMAGENET_MEAN)
     grey = files(tmp_path, [pixels()[..., 0]], "bmp")
-    assert look(grey, lambda: grey).channels == 1
-    assert look(grey + colour, lambda: grey + colour).channels == 3
-    assert look(grey, lambda: grey, channels=3).mean == IMAGENET_MEAN
+    assert read_settings(grey, lambda: grey).channels == 1
+    assert read_settings(grey + colour, lambda: grey + colour).channels == 3
+    assert read_settings(grey, lambda: grey, channels=3).mean == IMAGENET_MEAN
     deep = files(tmp_path, [pixels("u2", highest=4000)[..., 0]], "tiff")
-    found = look(deep, lambda: deep)
+    found = read_settings(deep, lambda: deep)
     assert found.channels == 1
     assert found.white is not None
     assert 3900 < found.white <= 4000
     full = files(tmp_path, [pixels("u2", highest=65535)])
-    assert look(full, lambda: full).white is None
+    assert read_settings(full, lambda: full).white is None
     with pytest.raises(DataError, match="images of 3 and 5 channels; valid: one number"):
-        look(colour + full, lambda: colour)
+        read_settings(colour + full, lambda: colour)
 
 
 def test_colours_of_sixteen_bits_keep_their_depth(tmp_path: Path) -> None:
     """Pillow alone would keep 16 levels of a camera's 12 bits."""
     wanted, file = pixels("u2", channels=3, highest=4000), tmp_path / "x.tif"
     tifffile.imwrite(file, wanted, photometric="rgb")
-    found = look([file], lambda: [file])
+    found = read_settings([file], lambda: [file])
     assert (found.channels, found.note) == (
         3,
         f"Images of 3 channels of values from 0 to {found.white:g}",
@@ -222,17 +224,17 @@ def test_colours_of_sixteen_bits_keep_their_depth(tmp_path: Path) -> None:
     assert len(np.unique(levels)) > 250
     assert np.array_equal(Decoder(preprocessing=preparation).read(str(file), 0), levels)
     tifffile.imwrite(file, wanted * 16, photometric="rgb")
-    assert look([file], lambda: [file])[:3] == look([], list)[:3]
+    assert read_settings([file], lambda: [file])[:3] == read_settings([], list)[:3]
 
 
 def test_broken_files_are_no_reason_to_stop_looking(tmp_path: Path) -> None:
     (tmp_path / "broken.npy").write_bytes(b"nothing")
     good = files(tmp_path, [pixels()])
-    assert look([tmp_path / "broken.npy", *good], lambda: good).channels == C
+    assert read_settings([tmp_path / "broken.npy", *good], lambda: good).channels == C
     broken = [tmp_path / "broken.npy"]
-    assert look(broken, lambda: broken).channels == 3
+    assert read_settings(broken, lambda: broken).channels == 3
     with pytest.raises(DataError, match="no image can be read with 4 channels"):
-        look(broken, lambda: broken, channels=4)
+        read_settings(broken, lambda: broken, channels=4)
 
 
 def test_everything_can_be_shown(tmp_path: Path) -> None:

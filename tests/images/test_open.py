@@ -7,9 +7,9 @@ import pytest
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from data.picture_files import encoded, picture, png_of
-from vitlab.errors import ConfigError, InputError, SeveralPictures, TooLarge
+from vitlab.errors import ConfigError, InputError, SeveralFrames, TooLarge
 from vitlab.images.open import check_pixels, describe, open_image, pixel_limit
-from vitlab.images.pixels import read_picture, reading
+from vitlab.images.pixels import read_image, reading
 from vitlab.images.preprocessing import HALF, Preprocessing
 
 PREPARED = Preprocessing(size=(24, 20), mean=HALF, std=HALF)
@@ -58,9 +58,9 @@ def test_what_is_asked_for_goes_before_the_environment(
     path.write_bytes(encoded(picture(0, 50, 70), "PNG"))
     monkeypatch.setenv("VITLAB_MAX_PIXELS", told)
     with reading(3500):
-        assert read_picture(path, PREPARED).shape == (3, 24, 20)
+        assert read_image(path, PREPARED).shape == (3, 24, 20)
     with reading(3499), pytest.raises(InputError, match=r"3,499 in all .*--max-pixels 3500"):
-        read_picture(path, PREPARED)
+        read_image(path, PREPARED)
     assert pixel_limit() == int(told)
 
 
@@ -128,7 +128,7 @@ def test_of_several_pictures_nobody_knows_which_is_meant(
 ) -> None:
     path = tmp_path / "several"
     path.write_bytes(encoded(picture(0), format, save_all=True, append_images=[picture(1)]))
-    with pytest.raises(SeveralPictures) as caught:
+    with pytest.raises(SeveralFrames) as caught:
         PREPARED.apply(path)
     assert str(caught.value) == f"{path}: {told}; valid: one image, such as one frame as PNG"
     path.write_bytes(encoded(picture(0), format))

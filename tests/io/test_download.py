@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from data.recorded_progress import RecordedProgress
 from data.server import Served
-from data.told import Told
 from vitlab.errors import DataError
 from vitlab.io import download as module
 from vitlab.io.download import RemoteFile, download
@@ -38,7 +38,7 @@ def remote_file(url: str, content: bytes = CONTENT) -> RemoteFile:
 
 
 def test_a_file_arrives_whole(remote: RemoteFile, tmp_path: Path) -> None:
-    told = Told()
+    told = RecordedProgress()
     path = download(remote, tmp_path, told)
     assert path == tmp_path / "file.bin"
     assert path.read_bytes() == CONTENT
@@ -93,7 +93,7 @@ def test_a_broken_transfer_goes_on_where_it_broke(
     remote: RemoteFile, served: Served, tmp_path: Path
 ) -> None:
     served.cut = [10_007, 1_000_003]
-    told = Told()
+    told = RecordedProgress()
     assert download(remote, tmp_path, told).read_bytes() == CONTENT
     assert [asked for _, asked in served.asked] == [None, "bytes=10007-", "bytes=1000003-"]
     assert "ended after 10007 of" in told.notes[0]
@@ -221,7 +221,7 @@ def unknown(served: Served) -> RemoteFile:
 
 
 def test_a_file_of_unknown_size_arrives_whole(served: Served, tmp_path: Path) -> None:
-    told = Told()
+    told = RecordedProgress()
     assert download(unknown(served), tmp_path, told).read_bytes() == CONTENT
     assert told.steps[-1] == ("file.bin", len(CONTENT), len(CONTENT))
     assert os.listdir(tmp_path) == ["file.bin"]

@@ -17,7 +17,7 @@ from models.vit_cases import CASES
 from reference.random_weights import randomise
 from vitlab import Preprocessing, VisionTransformer
 from vitlab.classify.classifier import Classifier
-from vitlab.errors import DataError, FileError, InputError, Lacks, UnknownName, VitlabError
+from vitlab.errors import DataError, FileError, InputError, UnknownName, Unsupported, VitlabError
 from vitlab.explain.embedding import linear_cka, principal_components, unbiased_cka
 from vitlab.explain.statistics import attention_distance, patch_distances
 from vitlab.explain.weights import cosine_maps, position_tables
@@ -292,7 +292,7 @@ def test_few_images_are_too_few_for_cka_alone(folder: Path) -> None:
         ({"images": 0}, InputError, "images 0; valid: at least 1"),
         ({"data": "nowhere/at/all"}, DataError, "nowhere/at/all: no such file or folder"),
         ({"model": "vit_tset"}, UnknownName, "unknown model or file 'vit_tset'; did you mean"),
-        ({"model": "rope", "only": ["positions"]}, Lacks, "positions: rotary positions turn"),
+        ({"model": "rope", "only": ["positions"]}, Unsupported, "positions: rotary positions turn"),
     ],
 )
 def test_mistakes_write_nothing(

@@ -17,7 +17,7 @@ from reference.random_weights import randomise
 from reference.vit import reference_vit
 from vitlab import Preprocessing, VisionTransformer
 from vitlab.classify.classifier import Classifier
-from vitlab.errors import DataError, FileError, InputError, Lacks, UnknownName, VitlabError
+from vitlab.errors import DataError, FileError, InputError, UnknownName, Unsupported, VitlabError
 from vitlab.jobs.walkthrough import DEFAULT_MODEL, walkthrough
 from vitlab.models.config import pair
 from vitlab.report.numbers import number
@@ -271,7 +271,11 @@ def test_earlier_blocks_are_told() -> None:
         ({"image": "nothing.png"}, InputError, "nothing.png: no such file"),
         ({"image": "sample/test/100000"}, InputError, "no such file"),
         ({"model": "vit_tset"}, UnknownName, "unknown model or file 'vit_tset'"),
-        ({"model": "cnn_tutorial"}, Lacks, "has no heads to follow; valid: a Vision Transformer"),
+        (
+            {"model": "cnn_tutorial"},
+            Unsupported,
+            "has no heads to follow; valid: a Vision Transformer",
+        ),
         ({"model": "vit_test", "head": 2}, InputError, "head 2 does not exist; valid: -2 to 1"),
         ({"model": "vit_test", "layer": -3}, InputError, "layer -3 does not exist"),
         ({"model": "vit_test", "token": (4, 0)}, InputError, "token 4,0 is not in the grid"),

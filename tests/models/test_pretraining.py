@@ -67,7 +67,7 @@ def test_masked_patches_by_definition(changes: dict[str, Any]) -> None:
     images, model = pictures(), vit(**changes)
     objective = MaskedPatch(model, mask=0.5, replaced=0.6, swapped=0.2, mean=MEAN, std=STD).double()
     torch.manual_seed(2)
-    found = objective.tell(images)
+    found = objective.predict(images)
     torch.manual_seed(2)
     drawn = draw_corruption(B, N, share=0.5, masked=0.6, swapped=0.2, device=CPU)
     for image in range(B):
@@ -91,7 +91,7 @@ def test_masked_patches_by_definition(changes: dict[str, Any]) -> None:
         torch.testing.assert_close(
             found.loss[image], torch.stack(losses).mean().float(), rtol=1e-6, atol=1e-6
         )
-        assert (int(found.told[image]), int(found.asked[image])) == (right, 8)
+        assert (int(found.correct[image]), int(found.total[image])) == (right, 8)
 
 
 def test_every_position_of_the_whole_grid_may_be_masked() -> None:
@@ -111,7 +111,7 @@ def test_a_masked_autoencoder_by_definition(changes: dict[str, Any]) -> None:
     ).double()
     prefix = model.config.prefix
     torch.manual_seed(2)
-    found = objective.tell(images)
+    found = objective.predict(images)
     torch.manual_seed(2)
     orders = random_order(B, N, CPU)
     visible = N - round(0.7 * N)
@@ -130,14 +130,14 @@ def test_a_masked_autoencoder_by_definition(changes: dict[str, Any]) -> None:
         for place in set(range(N)) - set(kept):
             pixels = patch(images, image, place).flatten().numpy()
             wanted = (pixels - pixels.mean()) / np.sqrt(pixels.var() + 1e-6)
-            told = objective.pixels.weight @ drawn[place] + objective.pixels.bias
-            errors.append(((told.numpy() - wanted) ** 2).mean())
+            correct = objective.pixels.weight @ drawn[place] + objective.pixels.bias
+            errors.append(((correct.numpy() - wanted) ** 2).mean())
             powers.append((wanted**2).mean())
         assert len(errors) == 10  # of 15
         # What is drawn is compared in float32.
         assert float(found.loss[image]) == pytest.approx(np.mean(errors), rel=1e-6)
-        assert float(found.told[image]) == pytest.approx(sum(powers) - sum(errors), rel=1e-5)
-        assert float(found.asked[image]) == pytest.approx(sum(powers), rel=1e-6)
+        assert float(found.correct[image]) == pytest.approx(sum(powers) - sum(errors), rel=1e-5)
+        assert float(found.total[image]) == pytest.approx(sum(powers), rel=1e-6)
 
 
 def test_the_encoder_never_sees_what_was_left_out() -> None:
@@ -182,7 +182,9 @@ def test_pictures_keep_what_was_seen() -> None:
             seen = [bool(patch(shown["seen"], image, i).any()) for i in range(N)]
             assert seen.count(False) == hidden
             for place in range(N):
-                same = torch.equal(patch(shown["told"], image, place), patch(images, image, place))
+                same = torch.equal(
+                    patch(shown["predicted"], image, place), patch(images, image, place)
+                )
                 assert same == seen[place]
     # A painted patch has one colour, no farther from its true mean than half a level.
     gaps = F.avg_pool2d(shown["true"] - images, (PH, PW)) * torch.tensor(STD)[:, None, None]

@@ -20,9 +20,9 @@ from vitlab.errors import InputError
 from vitlab.serve import adapters
 from vitlab.serve.answers import Results, json_text
 from vitlab.serve.claims import Claim
-from vitlab.serve.inside import Inside
 from vitlab.serve.logs import REQUESTS, JsonFormatter
 from vitlab.serve.settings import Refused, Settings
+from vitlab.serve.torch_network import TorchNetwork
 
 IMAGE = photo(1)
 KEY = "key-0123456789-abc"
@@ -295,7 +295,7 @@ def test_weights_that_could_not_be_opened_are_tried_again(monkeypatch: pytest.Mo
         return "network"
 
     async def run() -> None:
-        inside = Inside(opening)
+        inside = TorchNetwork(opening)
         for _ in range(2):
             with pytest.raises(Refused, match="cannot be opened"):
                 await inside.network()

@@ -13,8 +13,8 @@ from vitlab.data.loader import ArrayLoader
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.machine.world import ALONE, World, close_world, local, open_world, whole
 from vitlab.models.variants import create_model
+from vitlab.training.batch_pieces import rows_of
 from vitlab.training.config import TrainConfig
-from vitlab.training.division import rows_of
 from vitlab.training.pretraining import with_objective
 from vitlab.training.state import new_state
 from vitlab.training.step import backward, train_step

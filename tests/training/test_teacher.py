@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitlab.data.loader import Batch
 from vitlab.training.loss import cross_entropy
-from vitlab.training.teacher import TaughtLoader, Teacher
+from vitlab.training.teacher import DistillationLoader, Teacher
 
 # A different prime for every axis.
 B, C, H, W, K = 2, 3, 5, 7, 11
@@ -39,7 +39,7 @@ def test_the_loss_is_the_mixture_of_both() -> None:
     torch.manual_seed(0)
     labels, logits = torch.tensor([4, 9]), torch.randn(B, K)
     fixed = Fixed(labels)
-    taught = TaughtLoader(loader=fixed, teacher=opinion, share=0.3, classes=K)
+    taught = DistillationLoader(loader=fixed, teacher=opinion, share=0.3, classes=K)
     batch = taught.batch(0)
     hard = F.cross_entropy(logits, labels)
     soft = -(opinion(batch.images) * logits.log_softmax(-1)).sum(-1).mean()
@@ -52,7 +52,7 @@ def test_the_loss_is_the_mixture_of_both() -> None:
 
 def test_mixed_targets_stay_distributions() -> None:
     mixed = torch.rand(B, K).softmax(dim=-1)
-    batch = TaughtLoader(loader=Fixed(mixed), teacher=opinion, share=0.5, classes=K).batch(3)
+    batch = DistillationLoader(loader=Fixed(mixed), teacher=opinion, share=0.5, classes=K).batch(3)
     torch.testing.assert_close(batch.targets.sum(-1), torch.ones(B))
     torch.testing.assert_close(batch.targets, (mixed + opinion(batch.images)) / 2)
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import vitlab
+from data.recorded_progress import RecordedProgress
 from data.server import Served
-from data.told import Told
 from vitlab.errors import WeightsError
 from vitlab.images.preprocessing import HALF
 from vitlab.io import download as downloading
@@ -172,7 +172,7 @@ def test_an_interrupted_fetch_is_resumed(demo: Checkpoint, served: Served, home:
     part = home / WORKSHOP / demo.name / f"{FILE}.part"
     assert part.stat().st_size == 10_007
     served.cut, served.asked = [], []
-    told = Told()
+    told = RecordedProgress()
     assert fetch(demo, told).path.read_bytes() == served.files[FILE]
     assert served.asked == [(f"/{FILE}", "bytes=10007-")]
     assert told.steps[0] == (FILE, 10_007, len(served.files[FILE]))
@@ -222,7 +222,7 @@ def test_what_cannot_be_fetched_leaves_nothing(
 def test_a_damaged_copy_is_fetched_again(demo: Checkpoint, served: Served) -> None:
     path = fetch(demo).path
     path.write_bytes(served.files[FILE][:-1] + b"x")
-    told = Told()
+    told = RecordedProgress()
     assert fetch(demo, told).path.read_bytes() == served.files[FILE]
     assert "instead of" in told.notes[0]
 

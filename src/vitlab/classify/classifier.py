@@ -24,7 +24,7 @@ from vitlab.classify.exported import (
 )
 from vitlab.classify.predictor import Engine, Prediction, Predictor
 from vitlab.errors import InputError, MissingExtra, UnknownName, VitlabError, WeightsError
-from vitlab.images.pixels import Given, as_picture, as_pictures, is_single, reading
+from vitlab.images.pixels import Given, as_image, as_images, is_single, reading
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.machine.device import check_weights, may_have_accelerator
 from vitlab.objectives.objective import objective_of
@@ -110,7 +110,7 @@ class Classifier:
         size = 1 if is_single(images) and batch_size is None else batch_size
         with reading():
             predictor = self.predictor(batch_size=size, threshold=threshold)
-            batches = predictor.stream(as_pictures(images, predictor.preprocessing), top=top)
+            batches = predictor.stream(as_images(images, predictor.preprocessing), top=top)
             return [prediction for batch in batches for prediction in batch]
 
     def zeroshot(
@@ -261,7 +261,7 @@ class Classifier:
         """
         self._require_torch("explain")
         place: Any = {"layer": layer, "head": head, "token": token, "each": each}
-        picture = as_picture(image, self.preprocessing)
+        picture = as_image(image, self.preprocessing)
         return self.explain_many([picture], method=method, target=target, **place)[0]
 
     def explain_many(
@@ -279,13 +279,13 @@ class Classifier:
         """Explanations of many images; `batch_size` None: as many at once as take little memory."""
         self._require_torch("explain_many")
         from vitlab.classify.explainer import Explainer
-        from vitlab.explain.request import Ask
+        from vitlab.explain.request import ExplainRequest
 
         if batch_size is not None and batch_size < 1:
             raise InputError(f"batch_size {batch_size} must be at least 1")
         place: Any = {"layer": layer, "head": head, "token": token, "each": each}
-        explainer = Explainer(self, Ask(method=cast(Any, method), **place), target)
-        pictures = as_pictures(images, self.preprocessing)
+        explainer = Explainer(self, ExplainRequest(method=cast(Any, method), **place), target)
+        pictures = as_images(images, self.preprocessing)
         with reading():
             return list(explainer.stream(map(explainer.read, pictures), batch_size))
 

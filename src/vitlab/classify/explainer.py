@@ -16,8 +16,8 @@ from vitlab.data.images import normalise
 from vitlab.errors import InputError, UnknownName, WeightsError
 from vitlab.explain.explanation import Explanation, placement
 from vitlab.explain.methods import Answer, explain, images_at_once
-from vitlab.explain.request import Ask, check_option, question
-from vitlab.images.pixels import Picture, Pixels, path_of, read_both, shown
+from vitlab.explain.request import ExplainRequest, check_option, question
+from vitlab.images.pixels import ImageSource, Pixels, path_of, read_both, shown
 from vitlab.images.preprocessing import View
 from vitlab.models.config import ViTConfig
 from vitlab.objectives.objective import objective_of
@@ -42,7 +42,7 @@ class Read:
 class Explainer:
     """A classifier and one request for explanations of many images."""
 
-    def __init__(self, classifier: Any, ask: Ask, target: Target | None = None) -> None:
+    def __init__(self, classifier: Any, ask: ExplainRequest, target: Target | None = None) -> None:
         """`classifier` is a `Classifier`; raises for a request that it does not support."""
         ask.check(classifier.model)
         if target is not None:
@@ -59,7 +59,9 @@ class Explainer:
         self.target = None if target is None else class_number(classifier.labels, target)
         self._wording = question(classifier.model, ask)
 
-    def read(self, source: Picture, name: str | None = None, *, longest: int | None = None) -> Read:
+    def read(
+        self, source: ImageSource, name: str | None = None, *, longest: int | None = None
+    ) -> Read:
         """Read an image; InputError with its name and the reason if it cannot be read.
 
         With `longest`, the image kept for a figure is reduced to that many pixels on its longer

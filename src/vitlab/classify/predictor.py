@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.errors import InputError
-from vitlab.images.pixels import Decoded, Picture, Pixels, path_of, read_picture
+from vitlab.images.pixels import Decoded, ImageSource, Pixels, path_of, read_image
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.objectives.objective import objective_of
 from vitlab.task import THRESHOLD, Task
@@ -83,7 +83,7 @@ class Predictor:
     """Minimum probability of a multi-label model's predicted label."""
 
     def stream(
-        self, pictures: Iterable[Picture | Decoded], *, top: int, continued: bool = False
+        self, pictures: Iterable[ImageSource | Decoded], *, top: int, continued: bool = False
     ) -> Generator[list[Prediction], None, None]:
         """Predictions in batches, in the order of the images.
 
@@ -101,7 +101,10 @@ class Predictor:
                 yield from self._side_by_side(chain(begun, batches), readers, top)
 
     def _side_by_side(
-        self, batches: Iterable[Sequence[Picture | Decoded]], readers: ThreadPoolExecutor, top: int
+        self,
+        batches: Iterable[Sequence[ImageSource | Decoded]],
+        readers: ThreadPoolExecutor,
+        top: int,
     ) -> Iterator[list[Prediction]]:
         engine = self.engine
         waiting: deque[Future[list[Prediction]]] = deque()
@@ -118,19 +121,19 @@ class Predictor:
                 yield waiting.popleft().result()
 
     def _submit(
-        self, readers: ThreadPoolExecutor, batch: Sequence[Picture | Decoded]
+        self, readers: ThreadPoolExecutor, batch: Sequence[ImageSource | Decoded]
     ) -> "list[Future[Pixels | InputError]]":
         return [readers.submit(self._read, picture) for picture in batch]
 
-    def _read(self, picture: Picture | Decoded) -> Pixels | InputError:
+    def _read(self, picture: ImageSource | Decoded) -> Pixels | InputError:
         try:
-            return read_picture(picture, self.preprocessing)
+            return read_image(picture, self.preprocessing)
         except InputError as error:
             return error
 
     def _predictions(
         self,
-        batch: Sequence[Picture | Decoded],
+        batch: Sequence[ImageSource | Decoded],
         prepared: "Sequence[Future[Pixels | InputError]]",
         top: int,
     ) -> list[Prediction]:
@@ -145,7 +148,7 @@ class Predictor:
         ]
 
     def _prediction(
-        self, picture: Picture | Decoded, answer: NDArray[np.float32], top: int
+        self, picture: ImageSource | Decoded, answer: NDArray[np.float32], top: int
     ) -> Prediction:
         return self.prediction(answer, top=top, path=path_of(picture))
 
@@ -161,7 +164,7 @@ class Predictor:
             )
         return Prediction(path=path, label=label, probability=number, top=best, task=self.task)
 
-    def _failure(self, picture: Picture | Decoded, error: InputError) -> Prediction:
+    def _failure(self, picture: ImageSource | Decoded, error: InputError) -> Prediction:
         path, reason = path_of(picture), str(error)
         return Prediction(
             path=path, label=None, probability=None, top=(), error=reason, task=self.task

@@ -11,7 +11,7 @@ from vitlab.cli.progress import run_with_progress
 from vitlab.io.text import visible
 
 if TYPE_CHECKING:
-    from vitlab.jobs.demo import FirstLook, Shown
+    from vitlab.jobs.demo import DemoResult, Shown
     from vitlab.jobs.run_result import RunResult
 
 SIDE = 16
@@ -45,7 +45,7 @@ def demo(
         _print_run(look, run)
 
 
-def _as_dict(look: "FirstLook", run: "RunResult") -> dict[str, object]:
+def _as_dict(look: "DemoResult", run: "RunResult") -> dict[str, object]:
     return {
         "model": look.model,
         "before": {"accuracy": _accuracy(look.evaluation), "images": look.evaluation.images},
@@ -69,7 +69,7 @@ def _accuracy(evaluation: Any) -> float:
     return float(evaluation.accuracy)
 
 
-def _print_look(look: "FirstLook") -> None:
+def _print_look(look: "DemoResult") -> None:
     print_line(
         f"{look.model}, the model inside the package, on test images of CIFAR-10, which it never "
         "learned from:"
@@ -85,7 +85,7 @@ def _print_look(look: "FirstLook") -> None:
     )
 
 
-def _print_run(look: "FirstLook", run: "RunResult") -> None:
+def _print_run(look: "DemoResult", run: "RunResult") -> None:
     from vitlab.cli.train import cost_line
 
     assert run.evaluation is not None  # only pretraining has none

@@ -130,11 +130,13 @@ def _explain(
     request: dict[str, Any],
     **options: Any,
 ) -> None:
-    from vitlab.explain.request import Ask
+    from vitlab.explain.request import ExplainRequest
     from vitlab.jobs.explain import explain as run
 
     with job_progress() as watch:
-        found = run(model, images, ask=Ask(**request), output=output, watch=watch, **options)
+        found = run(
+            model, images, ask=ExplainRequest(**request), output=output, watch=watch, **options
+        )
     if json:
         print_json(found.to_json())
         return

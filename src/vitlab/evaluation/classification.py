@@ -13,7 +13,7 @@ from vitlab.config import to_dict
 from vitlab.data.images import Labels
 from vitlab.errors import InputError
 from vitlab.evaluation.calibration import Reliability, Temperature, reliability
-from vitlab.evaluation.divided import computed
+from vitlab.evaluation.distributed import computed
 from vitlab.evaluation.metrics import (
     ClassMetrics,
     Tally,

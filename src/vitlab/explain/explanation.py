@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from vitlab.explain.request import CLASS, Ask, parts
+from vitlab.explain.request import CLASS, ExplainRequest, parts
 from vitlab.images.preprocessing import View
 from vitlab.models.cnn import ResNet
 from vitlab.models.config import ViTConfig, pair
@@ -89,7 +89,7 @@ def _conv_axis(config: ViTConfig) -> Axis:
     return axis
 
 
-def to_picture(values: NDArray[np.float32], where: Placement, view: View) -> NDArray[np.float32]:
+def to_image(values: NDArray[np.float32], where: Placement, view: View) -> NDArray[np.float32]:
     """Map of cells for every pixel of the image, linear between the cells' centres.
 
     Zero outside of the model's view.
@@ -142,7 +142,7 @@ def _shares(axis: Axis, side: int, cells: int) -> Float[Tensor, "cells side"]:
 class Explanation:
     """Map of one image, the model's prediction, and the question that the map answers."""
 
-    ask: Ask
+    ask: ExplainRequest
     map: Array
     """[h, w]: a value for each patch."""
     layers: tuple[Array, ...]
@@ -185,12 +185,12 @@ class Explanation:
         """One of the maps, at the size of the image (None) or at another of its proportions."""
         view = self.view if size is None else replace(self.view, image=size)
         if self.fine is not None and values.shape == self.fine.shape:
-            return to_picture(values, PIXELS, view)
+            return to_image(values, PIXELS, view)
         rows, columns = (
             axis.coarser(cells / found)
             for axis, cells, found in zip(self.where, self.grid, values.shape, strict=True)
         )
-        return to_picture(values, (rows, columns), view)
+        return to_image(values, (rows, columns), view)
 
     def figure(self) -> "Figure":
         """Image, map over it, and the model's prediction; needs matplotlib."""

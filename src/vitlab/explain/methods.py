@@ -16,7 +16,7 @@ from vitlab.explain.gradients import (
     input_gradient,
     input_gradient_of_cnn,
 )
-from vitlab.explain.request import CNN, Ask, Each, Method, Query, behind, probe_looks
+from vitlab.explain.request import CNN, Each, ExplainRequest, Method, Query, behind, probe_looks
 from vitlab.explain.trace import (
     Back,
     Maps,
@@ -53,7 +53,7 @@ class Answer:
 def explain(
     model: nn.Module,
     images: Float[Tensor, "B C H W"],
-    ask: Ask,
+    ask: ExplainRequest,
     target: Int[Tensor, " B"] | None = None,
 ) -> Answer:
     """Maps for a request; without `target`, of the class with the highest score."""
@@ -66,7 +66,7 @@ def explain(
 def _explain(
     model: nn.Module,
     images: Float[Tensor, "B C H W"],
-    ask: Ask,
+    ask: ExplainRequest,
     target: Int[Tensor, " B"] | None,
 ) -> Answer:
     if not isinstance(model, VisionTransformer):
@@ -81,7 +81,7 @@ def _explain(
 
 
 def maps_of(
-    found: Trace, images: Float[Tensor, "B C H W"], ask: Ask, target: Int[Tensor, " B"]
+    found: Trace, images: Float[Tensor, "B C H W"], ask: ExplainRequest, target: Int[Tensor, " B"]
 ) -> Maps:
     """Maps of a model that has already been run."""
     ask.query.check(found.grid)
@@ -114,7 +114,10 @@ def graph_bytes(model: VisionTransformer, images: int) -> int:
 
 
 def _of_cnn(
-    model: CNN, images: Float[Tensor, "B C H W"], ask: Ask, target: Int[Tensor, " B"] | None
+    model: CNN,
+    images: Float[Tensor, "B C H W"],
+    ask: ExplainRequest,
+    target: Int[Tensor, " B"] | None,
 ) -> Answer:
     with torch.no_grad():
         features = model.feature_map(images)
@@ -136,9 +139,11 @@ def every_method(
         found = trace(model, images)
         with torch.no_grad():
             target = found.logits().argmax(dim=1)
-        maps = {name: maps_of(found, images, Ask(method=name), target) for name in methods}
+        maps = {
+            name: maps_of(found, images, ExplainRequest(method=name), target) for name in methods
+        }
     else:
-        answers = {name: explain(model, images, Ask(method=name)) for name in methods}
+        answers = {name: explain(model, images, ExplainRequest(method=name)) for name in methods}
         target = answers[methods[0]].target
         maps = {name: answer.maps for name, answer in answers.items()}
     return target, {name: _in_cells(model, own.map, images, grid) for name, own in maps.items()}

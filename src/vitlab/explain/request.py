@@ -123,7 +123,7 @@ TAKES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class ExplainRequest:
     """A request; `check` raises for one that a model does not support."""
 
     method: Method = "relevance"
@@ -202,7 +202,7 @@ def answerable(model: nn.Module) -> tuple[Method, ...]:
 
 def _answers(model: nn.Module, method: Method) -> bool:
     try:
-        Ask(method=method).check(model)
+        ExplainRequest(method=method).check(model)
     except InputError:
         return False
     return True
@@ -232,7 +232,7 @@ CLASS = "{class}"
 """Placeholder for the class that a map is about."""
 
 
-def question(model: nn.Module, ask: Ask) -> str:
+def question(model: nn.Module, ask: ExplainRequest) -> str:
     """Question that the map of one class, or of none, answers."""
     config = model.config if isinstance(model, VisionTransformer) else None
     if ask.method == "input-gradient":
@@ -260,14 +260,14 @@ def question(model: nn.Module, ask: Ask) -> str:
     )
 
 
-def parts(ask: Ask) -> str:
+def parts(ask: ExplainRequest) -> str:
     """Description of the further maps of a figure."""
     if ask.each == "head":
         return "A map for each head of each block, both counted from 0."
     return "A map for each block, counted from 0." if ask.each else ""
 
 
-def _of_attention(config: ViTConfig, ask: Ask) -> str:
+def _of_attention(config: ViTConfig, ask: ExplainRequest) -> str:
     heads = f"the mean of {config.heads} heads" if ask.head is None else f"head {ask.head}"
     who = ask.query.words(config)
     if config.attention_pool and ask.token is None:
@@ -279,14 +279,14 @@ def _of_attention(config: ViTConfig, ask: Ask) -> str:
     return f"Where does {who} look in {_block(config, ask)}, in {heads}?"
 
 
-def _block(config: ViTConfig, ask: Ask) -> str:
+def _block(config: ViTConfig, ask: ExplainRequest) -> str:
     if ask.each is not None:
         return "each block"
     number = config.depth - 1 if ask.layer is None else layer_number(ask.layer, config.depth)
     return f"block {number}" + (" (the last)" if number == config.depth - 1 else "")
 
 
-def _what_is_read(config: ViTConfig, ask: Ask) -> str:
+def _what_is_read(config: ViTConfig, ask: ExplainRequest) -> str:
     if ask.layer is None and ask.each is None and config.pool != "cls":
         return "what the pooling reads"
     return f"what the attention of {_block(config, ask)} reads"

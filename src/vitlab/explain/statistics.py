@@ -56,7 +56,7 @@ def prefix_share(weights: Float[Tensor, "B A N N"], *, prefix: int) -> Float[Ten
 
 
 @dataclass(eq=False)
-class LayerLooks:
+class LayerStatistics:
     """Attention statistics of the heads of one block, per image."""
 
     grid: Grid
@@ -71,7 +71,7 @@ class LayerLooks:
 class Gathered:
     """Collected statistics of a model; lists have one entry per batch."""
 
-    attention: dict[int, LayerLooks] = field(default_factory=dict)
+    attention: dict[int, LayerStatistics] = field(default_factory=dict)
     means: dict[int, list[Float[Tensor, "B D"]]] = field(default_factory=dict)
     """Mean patch token of each image, by number of blocks passed: 0 is the encoder input."""
     pooled: list[Float[Tensor, "B D"]] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Gatherer:
         if self.attention:
             weights = visit.attention()
             looks = found.attention.setdefault(
-                visit.layer, LayerLooks(visit.grid, weights.shape[-1])
+                visit.layer, LayerStatistics(visit.grid, weights.shape[-1])
             )
             stride = (size[0] / visit.grid[0], size[1] / visit.grid[1])
             distance = attention_distance(weights, visit.grid, prefix=prefix, stride=stride)

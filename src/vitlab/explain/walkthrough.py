@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.errors import InputError, Lacks
+from vitlab.errors import InputError, Unsupported
 from vitlab.explain.readout import Readout, read_out
 from vitlab.explain.steps import (
     Linear,
@@ -165,7 +165,9 @@ def walk_through(
 ) -> Walkthrough:
     """Follow the patch at row and column `token` (None: the central one) through one head."""
     if not isinstance(model, VisionTransformer):
-        raise Lacks(f"a {type(model).__name__} has no heads to follow; valid: a Vision Transformer")
+        raise Unsupported(
+            f"a {type(model).__name__} has no heads to follow; valid: a Vision Transformer"
+        )
     check_kinds(model.config)
     number = layer_number(layer, model.config.depth)
     heads = model.config.heads
@@ -187,7 +189,7 @@ def check_kinds(config: ViTConfig) -> None:
         found = getattr(config, name)
         if found not in valid:
             choices = ", ".join(map(str, valid))
-            raise Lacks(f"walkthrough: {name} {found} is not explained; valid: {choices}")
+            raise Unsupported(f"walkthrough: {name} {found} is not explained; valid: {choices}")
 
 
 def _place(token: tuple[int, int] | None, grid: Grid) -> int:

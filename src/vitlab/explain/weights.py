@@ -9,7 +9,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.errors import Lacks
+from vitlab.errors import Unsupported
 from vitlab.explain.embedding import principal_components
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.patch_embed import HybridEmbed, ShiftedPatchEmbed
@@ -21,7 +21,7 @@ def position_tables(model: nn.Module) -> list[Float[Tensor, "h w D"]]:
     """Vectors added to the patches: one table, or one for each layer with its own."""
     model = _transformer(model)
     if not len(model.positions) or isinstance(model.positions[0], Conditional):
-        raise Lacks(f"positions: {_without_table(model.config.position)}")
+        raise Unsupported(f"positions: {_without_table(model.config.position)}")
     grid = model.config.grid
     patches = grid[0] * grid[1]
     tables = [position(grid).detach().cpu().double() for position in model.positions]
@@ -62,7 +62,7 @@ def _of_attention(model: nn.Module, name: str) -> list[Any]:
 
 def _transformer(model: nn.Module) -> VisionTransformer:
     if not isinstance(model, VisionTransformer):
-        raise Lacks(f"positions: a {type(model).__name__} has no position embeddings")
+        raise Unsupported(f"positions: a {type(model).__name__} has no position embeddings")
     return model
 
 
@@ -135,7 +135,7 @@ def _first_convolution(model: nn.Module) -> nn.Conv2d:
     for part in reader.modules():
         if isinstance(part, nn.Conv2d):
             return part
-    raise Lacks("filters: the model has no convolution or patch embedding that reads pixels")
+    raise Unsupported("filters: the model has no convolution or patch embedding that reads pixels")
 
 
 def _on_the_image(

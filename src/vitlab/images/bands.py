@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import TiffImagePlugin, UnidentifiedImageError
 
-from vitlab.errors import InputError, SeveralPictures, TooLarge
+from vitlab.errors import InputError, SeveralFrames, TooLarge
 from vitlab.images.open import (
     OPENING,
     describe_bytes,
@@ -226,10 +226,10 @@ def _check_one_page(file: Any, tags: Any) -> None:
     while tags.next and tags.next not in seen:
         seen.add(tags.next)
         if len(seen) > PAGES:
-            raise SeveralPictures(several("TIFF"))
+            raise SeveralFrames(several("TIFF"))
         tags = _tags(file, tags.next)
         if not is_part(tags):
-            raise SeveralPictures(several("TIFF"))
+            raise SeveralFrames(several("TIFF"))
 
 
 def _bits(tags: Any) -> tuple[int, ...]:

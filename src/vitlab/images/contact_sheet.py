@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 from PIL import Image, ImageDraw, ImageFont
 
-from vitlab.errors import FileError, InputError, SeveralPictures
+from vitlab.errors import FileError, InputError, SeveralFrames
 from vitlab.images.open import UNREADABLE, open_image
 from vitlab.images.preprocessing import read_bands
 from vitlab.io.files import check_parent, replacing
@@ -98,7 +98,7 @@ def _shown(image: Image.Image | Path) -> Image.Image:
     """RGB version of the image; of a file with several frames, the first."""
     try:
         return read_bands(image, 3)[0]
-    except SeveralPictures:
+    except SeveralFrames:
         with open_image(cast(Path, image)) as first:
             return read_bands(first, 3)[0]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
-from vitlab.errors import ConfigError, InputError, SeveralPictures, TooLarge
+from vitlab.errors import ConfigError, InputError, SeveralFrames, TooLarge
 
 ENDINGS = {
     "JPEG": (".jfif", ".jpe", ".jpeg", ".jpg", ".mpo"),
@@ -318,7 +318,7 @@ def check_single(image: Image.Image) -> None:
     """Raise if a file that was just opened has several images."""
     kind = image.format or ""
     if kind in SEVERAL and has_frames(image):
-        raise SeveralPictures(several(kind))
+        raise SeveralFrames(several(kind))
 
 
 def several(kind: str) -> str:

@@ -33,8 +33,8 @@ from vitlab.images.open import (
 from vitlab.images.preprocessing import Preprocessing, Source
 
 Pixels = NDArray[np.uint8]
-Picture = Source | StoredImage | io.BytesIO
-Given = Picture | bytes | bytearray | memoryview
+ImageSource = Source | StoredImage | io.BytesIO
+Given = ImageSource | bytes | bytearray | memoryview
 """Types that public functions accept as one image."""
 SINGLE = (str, bytes, bytearray, memoryview, os.PathLike, Image.Image, io.IOBase, Mapping)
 """Types that can be iterated over, or opened, and are never several images."""
@@ -48,18 +48,20 @@ VALID = (
 class Decoded:
     """An image that was read before, with where it came from."""
 
-    source: Picture
+    source: ImageSource
     pixels: Pixels
 
 
-def read_picture(source: Picture | Decoded, preprocessing: Preprocessing) -> Pixels:
+def read_image(source: ImageSource | Decoded, preprocessing: Preprocessing) -> Pixels:
     """Pixels [C, H, W]; raises InputError with only the reason if they cannot be read."""
     if isinstance(source, Decoded):
         return source.pixels
     return read_both(source, preprocessing)[1]
 
 
-def read_both(source: Picture, preprocessing: Preprocessing) -> tuple[list[Image.Image], Pixels]:
+def read_both(
+    source: ImageSource, preprocessing: Preprocessing
+) -> tuple[list[Image.Image], Pixels]:
     """Whole image as stored (see `Preprocessing.read`), and its pixels [C, H, W]."""
     try:
         whole = _read(source, preprocessing)
@@ -75,7 +77,7 @@ def shown(whole: Sequence[Image.Image]) -> Image.Image:
     return Image.merge("RGB", whole[:3]) if len(whole) > 2 else whole[0]
 
 
-def as_picture(image: object, preprocessing: Preprocessing) -> Picture:
+def as_image(image: object, preprocessing: Preprocessing) -> ImageSource:
     """One image ready to be read, bytes as a stream; raises TypeError for anything else."""
     if isinstance(image, bytes | bytearray | memoryview):
         return io.BytesIO(image)
@@ -92,15 +94,15 @@ def is_single(images: object) -> bool:
     return not several or hasattr(images, "__array__")
 
 
-def as_pictures(images: object, preprocessing: Preprocessing) -> Iterable[Picture]:
+def as_images(images: object, preprocessing: Preprocessing) -> Iterable[ImageSource]:
     """One image or several, each converted by `as_picture`; raises TypeError for anything else.
 
     All of a list are checked before any is read; those of another iterable one by one.
     """
     if is_single(images):
-        return [as_picture(images, preprocessing)]
+        return [as_image(images, preprocessing)]
     assert isinstance(images, Iterable)
-    checked = (as_picture(image, preprocessing) for image in images)
+    checked = (as_image(image, preprocessing) for image in images)
     return list(checked) if isinstance(images, list | tuple) else checked
 
 
@@ -127,7 +129,7 @@ def _kind(image: object) -> str:
     return type(image).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
 
 
-def path_of(source: Picture | Decoded) -> str | None:
+def path_of(source: ImageSource | Decoded) -> str | None:
     """Name of the image in a record: its path, `-` for bytes, None for data in memory."""
     if isinstance(source, Decoded):
         return path_of(source.source)
@@ -147,7 +149,7 @@ def reading(max_pixels: int | None = None) -> Iterator[None]:
         yield
 
 
-def _read(source: Picture, preprocessing: Preprocessing) -> list[Image.Image]:
+def _read(source: ImageSource, preprocessing: Preprocessing) -> list[Image.Image]:
     if isinstance(source, np.ndarray | Image.Image):
         return preprocessing.read(source)
     if isinstance(source, StoredImage) and preprocessing.by_path(source):
@@ -185,7 +187,7 @@ def _check_one(image: Image.Image) -> None:
     check_single(image)
 
 
-def _reason(error: Exception, source: Picture) -> str:
+def _reason(error: Exception, source: ImageSource) -> str:
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         return too_many(bomb_pixels(error))
     return reason_of(error, path_of(source) or "image")

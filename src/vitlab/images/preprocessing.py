@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vitlab.config import from_dict, to_dict
-from vitlab.errors import ConfigError, InputError, SeveralPictures, TooLarge, UnknownName
+from vitlab.errors import ConfigError, InputError, SeveralFrames, TooLarge, UnknownName
 from vitlab.images.bands import read_array, read_tiff, tiff_bands
 from vitlab.images.open import UNREADABLE, check_pixels, check_single, is_array, is_tiff, open_image
 
@@ -226,8 +226,8 @@ def _readable(name: str) -> Iterator[None]:
     """Convert any decoding error to one line."""
     try:
         yield
-    except SeveralPictures as error:
-        raise SeveralPictures(f"{name}: {error}") from error
+    except SeveralFrames as error:
+        raise SeveralFrames(f"{name}: {error}") from error
     except (InputError, ConfigError):
         raise
     except FileNotFoundError:

@@ -36,7 +36,7 @@ FULL_RANGE = 0.9
 """Fraction of the 16-bit range from which on files count as using all of it."""
 
 
-class Look(NamedTuple):
+class ReadSettings(NamedTuple):
     """Settings that a model needs to read the files."""
 
     channels: int
@@ -47,12 +47,12 @@ class Look(NamedTuple):
     """Findings, if the files are not the usual 8-bit RGB."""
 
 
-def look(
+def read_settings(
     paths: Sequence[ImageFile],
     training: Callable[[], Sequence[ImageFile]],
     *,
     channels: int | None = None,
-) -> Look:
+) -> ReadSettings:
     """Channels, statistics and brightness of files; RGB of 8 bits has ImageNet's statistics.
 
     `channels` as requested by the user; None: 1 if all are grey, 3 with colours, else the number in
@@ -63,11 +63,11 @@ def look(
     deep = any(bands.deep for bands in found)
     white = _white(spread(training(), HEADERS)) if deep else None
     if count == 3 and white is None:
-        return Look(3, IMAGENET_MEAN, IMAGENET_STD, None, None)
+        return ReadSettings(3, IMAGENET_MEAN, IMAGENET_STD, None, None)
     mean, std = statistics(spread(training(), READ), count, white)
     bright = "" if white is None else f" of values from 0 to {white:g}"
-    told = f"Images of {count} channel{'' if count == 1 else 's'}{bright}"
-    return Look(count, mean, std, white, told)
+    note = f"Images of {count} channel{'' if count == 1 else 's'}{bright}"
+    return ReadSettings(count, mean, std, white, note)
 
 
 def spread(items: Sequence[T], count: int) -> list[T]:

@@ -34,7 +34,7 @@ class Shown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstLook:
+class DemoResult:
     """Accuracy of the model inside the package, without training."""
 
     model: str
@@ -43,11 +43,11 @@ class FirstLook:
     """Metrics on the sample's test images, which are of CIFAR-10's test split."""
 
 
-def first_look() -> FirstLook:
+def first_look() -> DemoResult:
     """One test image of each class, and the accuracy on all of them, before any training."""
     classifier = load(MODEL)
     found = evaluate(MODEL, DATA)
-    return FirstLook(
+    return DemoResult(
         model=classifier.source.path.name, shown=show(classifier), evaluation=found.evaluation
     )
 

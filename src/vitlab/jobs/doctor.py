@@ -18,7 +18,7 @@ import torch
 from vitlab import __version__
 from vitlab.data.datasets import Data, absolute, open_data
 from vitlab.jobs.plan import current_commit
-from vitlab.jobs.together import digest_of
+from vitlab.jobs.processes import digest_of
 from vitlab.machine.device import best_device, cores, fast_precision, free_bytes
 from vitlab.machine.world import World, open_world
 

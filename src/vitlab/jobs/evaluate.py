@@ -27,9 +27,9 @@ from vitlab.data.loader import batches_for_evaluation
 from vitlab.errors import DataError, InputError, UnknownName, WeightsError
 from vitlab.evaluation.calibration import NO_TEMPERATURE, Temperature, helpful_temperature
 from vitlab.evaluation.classification import Batches, Outcome, collect, collect_flipped
-from vitlab.evaluation.divided import Divided
+from vitlab.evaluation.distributed import DistributedBatches
 from vitlab.jobs.plan import read_plan, read_survey
-from vitlab.jobs.together import check_same_data, survey_once
+from vitlab.jobs.processes import check_same_data, survey_once
 from vitlab.jobs.training_run import divided
 from vitlab.machine.device import best_device
 from vitlab.machine.world import ALONE, World, open_world
@@ -315,7 +315,7 @@ class _Job:
         """Batches of all images, of which each process computes some."""
         if self.world.size == 1:
             return self._batches(data, broken, watch, ALONE)
-        return Divided(
+        return DistributedBatches(
             every=lambda: self._batches(data, broken, watch, ALONE),
             own=lambda: self._batches(data, broken, watch, self.world),
             count=-(-len(data) // self.batch_size),

@@ -11,13 +11,13 @@ import numpy as np
 from vitlab.classify.classifier import load
 from vitlab.classify.explainer import Explainer, Read, Target
 from vitlab.data.images import ArraySet, ImageSet
-from vitlab.data.pointed import list_images, open_named
+from vitlab.data.listing import list_images, open_named
 from vitlab.errors import InputError
 from vitlab.explain.explanation import Explanation
 from vitlab.explain.figure import check_name, draw, save
 from vitlab.explain.limits import LONGEST, MOST, SHOWN
-from vitlab.explain.request import Ask
-from vitlab.images.pixels import Picture, reading
+from vitlab.explain.request import ExplainRequest
+from vitlab.images.pixels import ImageSource, reading
 from vitlab.machine.device import best_device
 from vitlab.weights.labels import Labels
 
@@ -31,7 +31,7 @@ Watch = Callable[[str, int, int], None]
 class Chosen:
     """A sample of the named images."""
 
-    pictures: Sequence[tuple[str, Picture]]
+    pictures: Sequence[tuple[str, ImageSource]]
     total: int
     """Number of images that were named."""
 
@@ -90,7 +90,7 @@ def _places(spec: str, download: bool) -> list[tuple[str, ImageSet, int]]:
     ]
 
 
-def _source(images: ImageSet, number: int) -> Picture:
+def _source(images: ImageSet, number: int) -> ImageSource:
     if isinstance(images, ArraySet):
         return images.images[number].permute(1, 2, 0).contiguous().numpy()
     return images.source(number)
@@ -121,7 +121,7 @@ def explain(
     model: str | os.PathLike[str],
     images: Sequence[str | os.PathLike[str]],
     *,
-    ask: Ask,
+    ask: ExplainRequest,
     target: Target | None = None,
     output: Path | None = None,
     count: int = SHOWN,

@@ -27,7 +27,7 @@ from vitlab.exporting.torch_export import (
 )
 from vitlab.exporting.verify import BATCHES, Comparison, Run, compare
 from vitlab.images.find import walk_images
-from vitlab.images.pixels import read_picture
+from vitlab.images.pixels import read_image
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.io.files import check_parent, staged_folder, sync
 from vitlab.jobs.evaluate import evaluate
@@ -176,7 +176,7 @@ def calibration(
 def _read(path: str, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """Pixels of an image for calibration; an error names the file."""
     try:
-        return read_picture(path, preprocessing)
+        return read_image(path, preprocessing)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 

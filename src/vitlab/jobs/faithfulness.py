@@ -28,7 +28,7 @@ from vitlab.explain.faithfulness import (
 from vitlab.explain.figure import INK, SOFT, new_figure, save
 from vitlab.explain.limits import STEPS, TESTED
 from vitlab.explain.methods import every_method, images_at_once
-from vitlab.explain.request import METHODS, Ask, Method, answerable
+from vitlab.explain.request import METHODS, ExplainRequest, Method, answerable
 from vitlab.images.pixels import reading
 from vitlab.io.text import literal
 from vitlab.jobs.explain import Watch, choose, reads
@@ -116,7 +116,7 @@ def faithfulness(
     classifier = load(model, labels=labels, **changes)
     classifier.model.to(best_device())
     asked = _methods(classifier, methods)
-    explainer = Explainer(classifier, Ask(method=asked[0]))
+    explainer = Explainer(classifier, ExplainRequest(method=asked[0]))
     _check(classifier, steps)
     with reading():
         chosen = choose(images, count=count, seed=seed, download=download)
@@ -148,7 +148,7 @@ def _methods(classifier: Classifier, asked: Sequence[Method] | None) -> tuple[Me
         if not asked:
             raise InputError(f"no method named; valid: {', '.join(METHODS)}")
         for method in asked:
-            Ask(method=method).check(classifier.model)
+            ExplainRequest(method=method).check(classifier.model)
         return tuple(dict.fromkeys(asked))
     return answerable(classifier.model)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from vitlab.classify.classifier import Classifier, load
 from vitlab.data.images import ImageSet, one_of
+from vitlab.data.listing import list_images
 from vitlab.data.loader import batches_for_evaluation
-from vitlab.data.pointed import list_images
 from vitlab.errors import DataError, InputError
 from vitlab.evaluation.feature_file import FeatureInfo, check_suffix, writing_features
 from vitlab.machine.device import best_device

@@ -13,10 +13,10 @@ from torch import Tensor
 from vitlab.classify.classifier import Classifier
 from vitlab.data.datasets import open_data
 from vitlab.data.images import ArraySet, one_of
+from vitlab.data.listing import Listed, list_images
 from vitlab.data.loader import batches_for_evaluation
 from vitlab.data.order import generator
-from vitlab.data.pointed import Listed, list_images
-from vitlab.errors import DataError, InputError, Lacks
+from vitlab.errors import DataError, InputError, Unsupported
 from vitlab.explain.statistics import Gathered, Gatherer, batch_size_for
 from vitlab.images.preprocessing import MODES, Preprocessing
 from vitlab.jobs.any_model import AnyModel, open_any, stated
@@ -157,7 +157,7 @@ def figures(
     for name in names:
         try:
             FIGURES[name].check(unmerged(opened.classifier.model)[0])
-        except Lacks as error:
+        except Unsupported as error:
             lacking[name] = str(error)
     _require_some(names, lacking)
     seen, broken = _run_model(opened, names, lacking, data, images, seed, download, watch)
@@ -166,7 +166,7 @@ def figures(
         if name not in lacking:
             try:
                 made[name] = FIGURES[name].build(seen)
-            except Lacks as error:
+            except Unsupported as error:
                 lacking[name] = str(error)
     _require_some(names, lacking)
     found = Figures(
@@ -183,7 +183,7 @@ def figures(
 
 def _require_some(names: list[str], lacking: dict[str, str]) -> None:
     if set(names) <= set(lacking):
-        raise Lacks("; ".join(lacking[name] for name in names))
+        raise Unsupported("; ".join(lacking[name] for name in names))
 
 
 def _run_model(

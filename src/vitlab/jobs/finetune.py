@@ -23,9 +23,9 @@ from vitlab.jobs.plan import (
     read_run,
     working_in,
 )
+from vitlab.jobs.processes import share_config, survey_once
 from vitlab.jobs.run_result import RunResult
 from vitlab.jobs.start import Start, Started, absolute, open_teacher, open_weights_for
-from vitlab.jobs.together import share_config, survey_once
 from vitlab.jobs.train import carry_out, open_new, split_changes, take_auto, train
 from vitlab.jobs.training_run import TrainingRun, Watcher
 from vitlab.machine.device import best_device

@@ -18,7 +18,7 @@ from vitlab.config import parse_json
 from vitlab.data.shards.index import Index
 from vitlab.data.shards.layout import index_at
 from vitlab.errors import ConfigError, FileError, InputError, VitlabError, one_line
-from vitlab.images.pixels import Picture, path_of
+from vitlab.images.pixels import ImageSource, path_of
 from vitlab.io.files import locked, replacing, write_json
 from vitlab.machine.world import rank_and_size
 
@@ -56,7 +56,7 @@ class ImageList(Protocol):
 
     def __len__(self) -> int: ...
 
-    def pictures(self, start: int, end: int) -> Sequence[Picture]:
+    def pictures(self, start: int, end: int) -> Sequence[ImageSource]:
         """Images from `start` to before `end`."""
         ...
 
@@ -71,7 +71,7 @@ class IndexedList:
     def __len__(self) -> int:
         return len(self._index)
 
-    def pictures(self, start: int, end: int) -> Sequence[Picture]:
+    def pictures(self, start: int, end: int) -> Sequence[ImageSource]:
         """Images from `start` to before `end`."""
         return [self._index.image(number) for number in range(start, end)]
 
@@ -89,12 +89,12 @@ class FileList:
     def __len__(self) -> int:
         return len(self.names)
 
-    def pictures(self, start: int, end: int) -> Sequence[Picture]:
+    def pictures(self, start: int, end: int) -> Sequence[ImageSource]:
         """Images from `start` to before `end`."""
         return self.names[start:end]
 
 
-def list_inputs(names: Sequence[str], find: Callable[[], Iterator[Picture]]) -> ImageList:
+def list_inputs(names: Sequence[str], find: Callable[[], Iterator[ImageSource]]) -> ImageList:
     """Images of one address of shards or tables, or the files that `find` yields."""
     indices = [index_at(name) for name in names]
     if len(names) == 1 and indices[0] is not None:

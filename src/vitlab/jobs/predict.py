@@ -24,7 +24,7 @@ from vitlab.errors import InputError, VitlabError
 from vitlab.exporting.cache import cached_export
 from vitlab.images.contact_sheet import LIMIT, Tile, check_name, write_contact_sheet
 from vitlab.images.find import ENDINGS, foreign_note, in_blocks, matching, pointed_at, walk_images
-from vitlab.images.pixels import Decoded, Picture, path_of, read_picture, reading
+from vitlab.images.pixels import Decoded, ImageSource, path_of, read_image, reading
 from vitlab.images.statistics import tile_image
 from vitlab.jobs.prediction_files import (
     PredictionFile,
@@ -101,7 +101,7 @@ class ImageInputs:
             and not self.names[0].endswith(SHARDS)
         )
 
-    def find(self) -> Iterator[Picture]:
+    def find(self) -> Iterator[ImageSource]:
         """Find the images, in an order that is the same each time."""
         for name in self.names:
             if name != STDIN:
@@ -114,7 +114,7 @@ class ImageInputs:
             return None
         return sum(1 for _ in islice(self.find(), most))
 
-    def _find(self, name: str) -> Iterable[Picture]:
+    def _find(self, name: str) -> Iterable[ImageSource]:
         if name == STDIN:
             return _piped(self.stdin())
         if name.startswith(LIST):
@@ -173,7 +173,7 @@ def _some(paths: Iterator[str], message: str) -> Iterator[str]:
     yield from paths
 
 
-def _piped(stream: io.BufferedIOBase) -> Iterator[Picture]:
+def _piped(stream: io.BufferedIOBase) -> Iterator[ImageSource]:
     """Read one image, or paths line by line as they arrive."""
     start = stream.readline()
     if _is_image(start):
@@ -336,7 +336,7 @@ class _Job:
     each: Callable[[Prediction], None]
     watch: Watch | None
 
-    def begin(self) -> Iterator[Picture | Decoded]:
+    def begin(self) -> Iterator[ImageSource | Decoded]:
         """Find the images; raise if there are none, or if a lone image cannot be read."""
         images = self.inputs.find()
         first = list(islice(images, 2))
@@ -345,7 +345,7 @@ class _Job:
             raise InputError(f"{self.sheet} shows files; found an image through standard input")
         if len(first) == 1 and (self.inputs.single or piped):
             try:
-                pixels = read_picture(first[0], self.classifier.preprocessing)
+                pixels = read_image(first[0], self.classifier.preprocessing)
             except InputError as error:
                 name = "standard input" if piped else path_of(first[0])
                 note = foreign_note([str(name)])
@@ -378,7 +378,7 @@ class _Job:
 
     def run(
         self,
-        images: Iterable[Picture | Decoded],
+        images: Iterable[ImageSource | Decoded],
         batch_size: int | None,
         file: PredictionFile | None = None,
     ) -> Predicted:
@@ -421,8 +421,8 @@ class _Total:
 
 
 def _left(
-    images: Iterable[Picture | Decoded], done: Counter[str | None]
-) -> Iterator[Picture | Decoded]:
+    images: Iterable[ImageSource | Decoded], done: Counter[str | None]
+) -> Iterator[ImageSource | Decoded]:
     """Images without a prediction; an image named twice needs two."""
     for image in images:
         path = as_text(path_of(image))

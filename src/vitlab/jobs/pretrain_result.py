@@ -25,7 +25,7 @@ from vitlab.jobs.run_result import (
 from vitlab.jobs.training_run import TrainingRun
 from vitlab.models.config import ViTConfig
 from vitlab.models.cost import cost
-from vitlab.models.pretraining import Objective
+from vitlab.models.pretraining import PretrainingModel
 from vitlab.models.variants import create_model
 from vitlab.report.figures.table import KINDS
 from vitlab.report.numbers import short
@@ -73,7 +73,7 @@ CAPTIONS = {
 
 @torch.inference_mode()
 def image_rows(
-    images: Float[Tensor, "B C H W"], fresh: Objective, learnt: Objective
+    images: Float[Tensor, "B C H W"], fresh: PretrainingModel, learnt: PretrainingModel
 ) -> dict[str, Float[Tensor, "B C H W"]]:
     """Rows of images by name; the same patches are hidden from both models."""
     shown = []
@@ -81,8 +81,8 @@ def image_rows(
         hide_alike()
         shown.append(model.eval().show(images))
     before, after = shown
-    rest = {name: rows for name, rows in after.items() if name != "told"}
-    return {"original": images, **rest, "before": before["told"], "after": after["told"]}
+    rest = {name: rows for name, rows in after.items() if name != "predicted"}
+    return {"original": images, **rest, "before": before["predicted"], "after": after["predicted"]}
 
 
 def as_pixels(
@@ -158,7 +158,7 @@ UNITS = {"mae": "squared error by the variance", "masked-patch": "cross-entropy,
 def finish_pretraining(run: TrainingRun) -> RunResult:
     """Evaluate the held-out images once more, and write bundle, figures and report."""
     model = run.model
-    assert isinstance(model, Objective)
+    assert isinstance(model, PretrainingModel)
     metrics = _metrics(run)
     if run.world.rank == 0:
         save_bundle(
@@ -198,7 +198,7 @@ def _metrics(run: TrainingRun) -> dict[str, float]:
     return {f"validation_{RENAMED.get(name, name)}": value for name, value in figures.items()}
 
 
-def _draw(run: TrainingRun, model: Objective) -> tuple[Drawing, ...]:
+def _draw(run: TrainingRun, model: PretrainingModel) -> tuple[Drawing, ...]:
     """Write the figures; those that the page shows are returned."""
     with styled():
         rows = image_rows(_some_images(run), _fresh(run), model)
@@ -231,7 +231,7 @@ def _some_images(run: TrainingRun) -> torch.Tensor:
     return batch[0]
 
 
-def _fresh(run: TrainingRun) -> Objective:
+def _fresh(run: TrainingRun) -> PretrainingModel:
     """The model as it was before the first step: its weights follow from the seed."""
     config = run.plan.train
     torch.manual_seed(seed_for(config.seed, "init"))
@@ -240,7 +240,7 @@ def _fresh(run: TrainingRun) -> Objective:
     return with_objective(model, config, run.preprocessing).to(device)
 
 
-def _report(run: TrainingRun, model: Objective, drawings: tuple[Drawing, ...]) -> Report:
+def _report(run: TrainingRun, model: PretrainingModel, drawings: tuple[Drawing, ...]) -> Report:
     config = run.plan.train
     return Report(
         title=f"{config.model} on {run.source.name}, {model.name}",
@@ -254,7 +254,7 @@ def _report(run: TrainingRun, model: Objective, drawings: tuple[Drawing, ...]) -
     )
 
 
-def _described_model(run: TrainingRun, model: Objective) -> Model:
+def _described_model(run: TrainingRun, model: PretrainingModel) -> Model:
     config, whole = run.plan.train, cost(model)
     settings = config.mae or config.masked_patch
     assert settings is not None

@@ -12,7 +12,7 @@ from numpy import ndarray
 from PIL import Image
 
 from vitlab.data.images import ArraySet
-from vitlab.data.pointed import open_named
+from vitlab.data.listing import open_named
 from vitlab.errors import DataError, FileError, InputError, PreprocessingUnknown, WeightsError
 from vitlab.evaluation.feature_file import FeatureInfo, FeatureReader, Rows, reading_features
 from vitlab.evaluation.similar import CHUNK, check_same, check_text, check_vectors, nearest

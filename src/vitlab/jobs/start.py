@@ -18,7 +18,7 @@ from vitlab.models.vit import VisionTransformer
 from vitlab.nn.init import init_zero
 from vitlab.objectives.objective import objective_of
 from vitlab.training.loop import Loader
-from vitlab.training.teacher import TaughtLoader, Teacher
+from vitlab.training.teacher import DistillationLoader, Teacher
 from vitlab.weights.bundle import find_bundle
 from vitlab.weights.labels import matching
 from vitlab.weights.load import load_weights
@@ -60,7 +60,7 @@ class Started:
         """The loader, with the teacher's probabilities in its targets if there is a teacher."""
         if self.teacher is None:
             return loader
-        return TaughtLoader(
+        return DistillationLoader(
             loader=loader,
             teacher=self.teacher,
             share=self.start.teacher_share,

@@ -41,6 +41,7 @@ from vitlab.jobs.plan import (
     write_survey,
 )
 from vitlab.jobs.pretrain_result import finish_pretraining
+from vitlab.jobs.processes import share_config, survey_once
 from vitlab.jobs.run_result import (
     RunResult,
     choose_weights,
@@ -50,7 +51,6 @@ from vitlab.jobs.run_result import (
     stopped_early,
     tested_images,
 )
-from vitlab.jobs.together import share_config, survey_once
 from vitlab.jobs.training_run import TrainingRun, Watcher
 from vitlab.machine.device import best_device, cores, free_bytes, is_out_of_memory
 from vitlab.machine.world import World, open_world
@@ -66,7 +66,7 @@ from vitlab.training.loop import fit
 from vitlab.training.recipes.from_scratch import pretraining
 from vitlab.training.recipes.from_scratch import recipe as recipe_named
 from vitlab.training.recipes.photographs import photograph_size
-from vitlab.training.teacher import TaughtLoader
+from vitlab.training.teacher import DistillationLoader
 
 DEFAULT, CUSTOM = "default", "custom"
 """Names of recipes: if none is given, and if settings are given instead of a name."""
@@ -236,7 +236,7 @@ def _fit(run: TrainingRun) -> None:
             files=run.files,
             watch=run.watcher.metric,
             goal=run.learning.goal,
-            teacher_flops=run.loader.flops if isinstance(run.loader, TaughtLoader) else 0,
+            teacher_flops=run.loader.flops if isinstance(run.loader, DistillationLoader) else 0,
             plan=run.plan.deciding,
             first=run.knows_classes,
         )

@@ -24,8 +24,8 @@ from vitlab.errors import ConfigError, DataError, OutOfMemory
 from vitlab.evaluation.classification import Batches
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.jobs.plan import Plan, model_config
+from vitlab.jobs.processes import check_same_data, divide_batches, share_config
 from vitlab.jobs.start import Started, open_start
-from vitlab.jobs.together import check_same_data, divide_batches, share_config
 from vitlab.machine.device import (
     DEVICE_MEMORY,
     best_device,
@@ -41,10 +41,10 @@ from vitlab.models.cost import weight_bytes
 from vitlab.models.variants import ModelConfig, create_model
 from vitlab.nn.init import NoInitialisation
 from vitlab.report.plots import check_matplotlib
+from vitlab.training.batch_pieces import check_division, rows_of
 from vitlab.training.batch_size import advice, check_memory, fitting_batch_size
 from vitlab.training.checkpoint import has_checkpoint
 from vitlab.training.config import TrainConfig
-from vitlab.training.division import check_division, rows_of
 from vitlab.training.find_lr import draw_trials, find_lr, suggested_lr
 from vitlab.training.loggers import Metric, check_loggers
 from vitlab.training.loop import Loader, RunFiles

@@ -10,7 +10,7 @@ from PIL import Image
 
 from vitlab.classify.classifier import Classifier
 from vitlab.data.images import FileSet, IndexedSet
-from vitlab.data.pointed import open_named
+from vitlab.data.listing import open_named
 from vitlab.errors import FileError
 from vitlab.explain.walkthrough import Walkthrough, walk_through
 from vitlab.images.open import open_image, opened

@@ -30,21 +30,21 @@ from vitlab.nn.patch_embed import flatten_patches
 from vitlab.nn.pos_embed import sincos_table
 
 
-class Told(NamedTuple):
+class PatchPrediction(NamedTuple):
     """Prediction of hidden patches, per image."""
 
     loss: Float[Tensor, " B"]
-    told: Float[Tensor, " B"]
-    """Correctly predicted part of the targets, in the units of `asked`."""
-    asked: Float[Tensor, " B"]
+    correct: Float[Tensor, " B"]
+    """Correctly predicted part of the targets, in the units of `total`."""
+    total: Float[Tensor, " B"]
 
 
-class Objective(nn.Module, ABC):
+class PretrainingModel(nn.Module, ABC):
     """A Vision Transformer with its objective; hidden patches are drawn by torch's generator."""
 
     name: ClassVar[str]
     score: ClassVar[str]
-    """Name of the score, `told` / `asked`."""
+    """Name of the score, `correct` / `total`."""
 
     def __init__(self, vit: VisionTransformer) -> None:
         super().__init__()
@@ -53,15 +53,15 @@ class Objective(nn.Module, ABC):
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, " B"]:
         """Loss of each image: the mean over its hidden patches; every image hides as many."""
-        return self.tell(images).loss
+        return self.predict(images).loss
 
     @abstractmethod
-    def tell(self, images: Float[Tensor, "B C H W"]) -> Told:
+    def predict(self, images: Float[Tensor, "B C H W"]) -> PatchPrediction:
         """Loss and score of each image."""
 
     @abstractmethod
     def show(self, images: Float[Tensor, "B C H W"]) -> dict[str, Float[Tensor, "B C H W"]]:
-        """Images in the input's value range: `seen` by the model, and `told`, its prediction."""
+        """Images in the input's value range: `seen` by the model, and `predicted`."""
 
 
 # Masked patch prediction: arXiv:2010.11929, appendix B.1.2.
@@ -70,7 +70,7 @@ class Objective(nn.Module, ABC):
 # output at its place.
 
 
-class MaskedPatch(Objective):
+class MaskedPatch(PretrainingModel):
     """Predict the mean colours of corrupted patches with a linear layer on their tokens."""
 
     name = "masked-patch"
@@ -99,28 +99,28 @@ class MaskedPatch(Objective):
             channels = torch.tensor(values)[:, None, None]
             self.register_buffer(key, channels, persistent=False)
 
-    def tell(self, images: Float[Tensor, "B C H W"]) -> Told:
+    def predict(self, images: Float[Tensor, "B C H W"]) -> PatchPrediction:
         patches, corruption = self._draw(images)
         logits = self._logits(patches, corruption)
         wanted = self._classes(images).gather(1, corruption.chosen)
         losses = F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), reduction="none")
         right = (logits.argmax(dim=-1) == wanted).sum(dim=1)
-        return Told(
+        return PatchPrediction(
             loss=losses.unflatten(0, wanted.shape).mean(dim=1),
-            told=right.to(losses),
-            asked=torch.full_like(losses[: len(images)], wanted.shape[1]),
+            correct=right.to(losses),
+            total=torch.full_like(losses[: len(images)], wanted.shape[1]),
         )
 
     def show(self, images: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
         """Content of corrupted patches: nothing, another patch, predicted and true colour."""
         patches, corruption = self._draw(images)
-        told = self._logits(patches, corruption).argmax(dim=-1)
+        predicted = self._logits(patches, corruption).argmax(dim=-1)
         true = self._classes(images).gather(1, corruption.chosen)
         pixels = flatten_patches(images, self.patch_size).flatten(1, 2)
         nothing = torch.zeros_like(pixels[0, 0])
         return {
             "seen": self._join(corruption.apply(pixels, nothing), images),
-            "told": self._paint(images, corruption.chosen, told),
+            "predicted": self._paint(images, corruption.chosen, predicted),
             "true": self._paint(images, corruption.chosen, true),
         }
 
@@ -188,7 +188,7 @@ MLP = 4
 """MLP width of the decoder, as a multiple of its width."""
 
 
-class MaskedAutoencoder(Objective):
+class MaskedAutoencoder(PretrainingModel):
     """Predict the pixels of removed patches, each normalised by itself, from the visible ones."""
 
     name = "mae"
@@ -222,17 +222,17 @@ class MaskedAutoencoder(Objective):
         init_projection(self.enter)
         init_projection(self.pixels)
 
-    def tell(self, images: Float[Tensor, "B C H W"]) -> Told:
+    def predict(self, images: Float[Tensor, "B C H W"]) -> PatchPrediction:
         order, visible = self._draw(images)
         hidden = order[:, visible:]
         drawn = self.decode(self.encode(images, order[:, :visible]), order, self._grid(images))
         wanted = take(normalised(self._targets(images)), hidden)
         error = (drawn.float() - wanted).square().mean(dim=2)
         power = wanted.square().mean(dim=2)
-        return Told(
+        return PatchPrediction(
             loss=error.mean(dim=1),
-            told=(power - error).sum(dim=1),
-            asked=power.sum(dim=1),
+            correct=(power - error).sum(dim=1),
+            total=power.sum(dim=1),
         )
 
     def show(self, images: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
@@ -247,7 +247,7 @@ class MaskedAutoencoder(Objective):
         rows, _ = self._grid(images)
         return {
             name: join_patches(pixels.scatter(1, places, content), self.patch_size, rows)
-            for name, content in (("seen", torch.zeros_like(drawn)), ("told", drawn))
+            for name, content in (("seen", torch.zeros_like(drawn)), ("predicted", drawn))
         }
 
     def encode(

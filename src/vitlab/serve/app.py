@@ -18,9 +18,9 @@ from vitlab import __version__
 from vitlab.classify.classifier import Classifier
 from vitlab.errors import VitlabError
 from vitlab.jobs.prediction_records import columns
-from vitlab.serve import adapters, inside, parameters
+from vitlab.serve import adapters, parameters, torch_network
 from vitlab.serve.answers import NUMBER, Results, Sending, check_length
-from vitlab.serve.bodies import Gone, images_of, is_json, parsed, read_body, unless_gone
+from vitlab.serve.bodies import ClientGone, images_of, is_json, parsed, read_body, unless_gone
 from vitlab.serve.claims import Claim
 from vitlab.serve.decoding import first_refusal
 from vitlab.serve.explore import page_routes
@@ -111,7 +111,7 @@ class Routes:
             late = f"no answer within {service.settings.deadline:g} s"
             expired = Refused(408, "deadline", late, {"connection": "close"})
             return answer(expired, request_id, service.metrics)
-        except Gone:
+        except ClientGone:
             service.metrics.rejected("gone")
             return Response(status_code=GONE)
         finally:
@@ -131,14 +131,14 @@ class Routes:
     async def features(self, request: Request, expires: float) -> Response:
         """Features of the images of a body."""
         options = parameters.features(request.query_params)
-        compute = inside.features(await self._service.inside.network(), **options)
+        compute = torch_network.features(await self._service.inside.network(), **options)
         return await self._look(request, self._service.pixels, compute, expires)
 
     async def explain(self, request: Request, expires: float) -> Response:
         """Maps of the images of a body, or the figure of one image."""
         service, options = self._service, parameters.explain(request.query_params)
-        given = inside.explainer(await service.inside.network(), options)
-        look = partial(inside.explain, given)
+        given = torch_network.explainer(await service.inside.network(), options)
+        look = partial(torch_network.explain, given)
         if parameters.wants_png(request.query_params, request.headers.get("accept", "")):
             return await self._figure(request, look, expires)
 
@@ -165,8 +165,8 @@ class Routes:
         """Attention weights of one block for the images of a body."""
         options = parameters.attention(request.query_params)
         network = await self._service.inside.network()
-        given = inside.explainer(network, options | {"method": "attention"})
-        look = partial(inside.attention, given)
+        given = torch_network.explainer(network, options | {"method": "attention"})
+        look = partial(torch_network.attention, given)
         return await self._look(request, self._service.shown, look, expires)
 
     async def _look(

@@ -23,7 +23,7 @@ LARGE = 1 << 18
 """Bytes of a body that is parsed in a thread: the event loop goes on."""
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """The client has closed the connection."""
 
 
@@ -41,7 +41,7 @@ async def read_body(request: Request, *, limit: int, reserve: Callable[[int], No
             reserve(len(chunk))
             chunks.append(chunk)
     except ClientDisconnect as error:
-        raise Gone from error
+        raise ClientGone from error
     return b"".join(chunks)
 
 
@@ -52,7 +52,7 @@ async def unless_gone(request: Request, work: Awaitable[Any]) -> Any:
     try:
         await asyncio.wait([task, closed], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Gone
+            raise ClientGone
         return task.result()
     finally:
         closed.cancel()

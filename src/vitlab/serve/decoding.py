@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from vitlab.config import parse_json
-from vitlab.errors import InputError, SeveralPictures, TooLarge
+from vitlab.errors import InputError, SeveralFrames, TooLarge
 from vitlab.explain.limits import LONGEST
 from vitlab.images.pixels import read_both, reading, shown
 from vitlab.images.preprocessing import Preprocessing
@@ -99,7 +99,7 @@ def status_of(error: InputError) -> int:
     causes = (error, error.__cause__)
     if any(isinstance(cause, TooLarge) for cause in causes):
         return 413
-    if any(isinstance(cause, SeveralPictures | UnidentifiedImageError) for cause in causes):
+    if any(isinstance(cause, SeveralFrames | UnidentifiedImageError) for cause in causes):
         return 415
     return 400
 

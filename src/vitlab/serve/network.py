@@ -18,7 +18,7 @@ from vitlab.classify.classifier import Classifier
 from vitlab.data.images import normalise
 from vitlab.errors import InputError
 from vitlab.explain.methods import explain, images_at_once, rollouts
-from vitlab.explain.request import Ask, Method, Query
+from vitlab.explain.request import ExplainRequest, Method, Query
 from vitlab.explain.trace import Trace, trace
 from vitlab.models.vit import VisionTransformer
 from vitlab.serve.page_facts import METHODS, OF_A_CLASS
@@ -58,7 +58,7 @@ class Network:
     def _reason(self, method: Method) -> str | None:
         """Reason why a method does not suit the model; None: it does."""
         try:
-            Ask(method=method).check(self.model)
+            ExplainRequest(method=method).check(self.model)
         except InputError as error:
             return str(error)
         return None
@@ -113,7 +113,7 @@ class Network:
 
     def _maps(self, pixels: Pixels, method: Method, target: Tensor | None) -> Array:
         images = self.images(pixels).expand(1 if target is None else len(target), -1, -1, -1)
-        return _array(explain(self.model, images, Ask(method=method), target).maps.map)
+        return _array(explain(self.model, images, ExplainRequest(method=method), target).maps.map)
 
     @torch.no_grad()
     def layers(self, pixels: Pixels) -> Array:

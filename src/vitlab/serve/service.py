@@ -14,9 +14,9 @@ from vitlab.classify.predictor import Engine
 from vitlab.serve.claims import Claim, Load
 from vitlab.serve.compute import Compute, smooth
 from vitlab.serve.decoding import Decoders, Shown, first_refusal
-from vitlab.serve.inside import Inside
 from vitlab.serve.metrics import Metrics
 from vitlab.serve.settings import Refused, Settings
+from vitlab.serve.torch_network import TorchNetwork
 
 Row = NDArray[np.float32]
 
@@ -37,7 +37,7 @@ class Service:
         """
         self._also = warm_up
         own = classifier.model is not None
-        self.inside = Inside((lambda: classifier) if own else open_network)
+        self.inside = TorchNetwork((lambda: classifier) if own else open_network)
         self.classifier, self.settings, self.metrics = classifier, settings, Metrics()
         self.predictor = classifier.predictor(batch_size=settings.max_batch)
         self.decoders = Decoders(

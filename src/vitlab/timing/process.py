@@ -13,7 +13,7 @@ from typing import Any
 from vitlab.errors import VitlabError
 
 
-def contest(factory: str, arguments: dict[str, Any]) -> None:
+def time_calls(factory: str, arguments: dict[str, Any]) -> None:
     """Run a contestant: build it, then answer each line of stdin with a line until it closes."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -84,4 +84,4 @@ def _forget_peak_memory() -> None:
 
 
 if __name__ == "__main__":
-    contest(sys.argv[1], json.loads(sys.argv[2]))
+    time_calls(sys.argv[1], json.loads(sys.argv[2]))

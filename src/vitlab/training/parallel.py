@@ -20,12 +20,12 @@ from torch.optim import Optimizer
 from vitlab.config import flat, to_dict
 from vitlab.errors import ConfigError
 from vitlab.machine.world import World
-from vitlab.models.pretraining import Objective
+from vitlab.models.pretraining import PretrainingModel
 from vitlab.models.vit import logits_of
 from vitlab.nn.batch_norm import share_batch_norms
 from vitlab.nn.encoder import EncoderBlock
+from vitlab.training.batch_pieces import check_division
 from vitlab.training.config import TrainConfig
-from vitlab.training.division import check_division
 from vitlab.training.muon import Compute, Muon
 
 Forward = Callable[[Tensor], Tensor]
@@ -103,7 +103,7 @@ class Replicas:
 
 def _has_unused(model: nn.Module) -> bool:
     """True for an objective whose model has parameters that it does without."""
-    if not isinstance(model, Objective):
+    if not isinstance(model, PretrainingModel):
         return False
     behind = (model.vit.pool, model.vit.pooled_norm, model.vit.pre_logits, model.vit.head)
     return any(part is not None and list(part.parameters()) for part in behind)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from vitlab.data.order import seed_for
 from vitlab.errors import ConfigError
 from vitlab.evaluation.classification import Batches
-from vitlab.evaluation.divided import computed
+from vitlab.evaluation.distributed import computed
 from vitlab.images.preprocessing import Preprocessing
-from vitlab.models.pretraining import MaskedAutoencoder, MaskedPatch, Objective
+from vitlab.models.pretraining import MaskedAutoencoder, MaskedPatch, PretrainingModel
 from vitlab.models.vit import VisionTransformer
 from vitlab.nn.attention import SelfAttention
 from vitlab.nn.attention_variants import sparse
@@ -77,7 +77,7 @@ def _not_dropped(model: VisionTransformer) -> str | None:
 
 def with_objective(
     model: nn.Module, config: TrainConfig, preprocessing: Preprocessing
-) -> Objective:
+) -> PretrainingModel:
     """Wrap a model in its objective; raise if the model cannot be trained by it."""
     assert config.objective is not None
     hindrance = why_not(model, config.objective)
@@ -135,21 +135,21 @@ class HiddenWatch:
 
     def run(self, model: nn.Module) -> Iterator[tuple[str, float]]:
         """Evaluate once, and yield `loss` and the score of the objective."""
-        assert isinstance(model, Objective)
+        assert isinstance(model, PretrainingModel)
         model.eval()
 
         def compute(batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
             pixels, _, index = batch
             hide_alike(int(index[0]))
             with torch.inference_mode():
-                found = model.tell(pixels)
-            return found.loss.cpu(), found.told.cpu(), found.asked.cpu(), index.cpu()
+                found = model.predict(pixels)
+            return found.loss.cpu(), found.correct.cpu(), found.total.cpu(), index.cpu()
 
         images, loss, right, total = 0, 0.0, 0.0, 0.0
-        for losses, told, hidden, index in computed(self.batches(), compute):
+        for losses, correct, hidden, index in computed(self.batches(), compute):
             images += len(index)
             loss += float(losses.double().sum())
-            right += float(told.double().sum())
+            right += float(correct.double().sum())
             total += float(hidden.double().sum())
         yield "loss", loss / max(images, 1)
         yield model.score, right / total if total else 0.0

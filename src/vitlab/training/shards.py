@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from vitlab.data.loader import Batch
 from vitlab.data.order import seed_for
 from vitlab.machine.world import World
+from vitlab.training.batch_pieces import own_shards
 from vitlab.training.config import TrainConfig
-from vitlab.training.division import own_shards
 from vitlab.training.loss import Loss
 from vitlab.training.state import TrainState, autocast
 

@@ -19,8 +19,8 @@ from vitlab.machine.world import whole
 from vitlab.models.summary import summary
 from vitlab.models.vit import VisionTransformer, logits_of
 from vitlab.nn.draws import computing_rows
+from vitlab.training.batch_pieces import piece_of
 from vitlab.training.config import TrainConfig
-from vitlab.training.division import piece_of
 from vitlab.training.loss import Loss, cross_entropy
 from vitlab.training.optim import optimizer_flops, sharpness_aware
 from vitlab.training.shards import backward_by_shards

@@ -18,7 +18,7 @@ Predict = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes"]]
 
 
 @dataclass(kw_only=True)
-class TaughtLoader:
+class DistillationLoader:
     """Batches of another loader, with targets mixed with a teacher's probabilities.
 
     Cross-entropy with the mixture is the mixture of both cross-entropies: the loss needs no change.

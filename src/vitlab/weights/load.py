@@ -50,7 +50,7 @@ from vitlab.weights.resolve import (
     named,
     prepared,
 )
-from vitlab.weights.sidecar import Beside, read_beside, read_note, read_ours
+from vitlab.weights.sidecar import Sidecar, read_note, read_ours, read_sidecar
 from vitlab.weights.source import WeightSource
 from vitlab.weights.stored_config import (
     ADAPTED,
@@ -105,7 +105,7 @@ def load_weights(
     file = _open(path, checkpoint)
     try:
         with naming(file.path):
-            beside = Beside()
+            beside = Sidecar()
             if not isinstance(path, Mapping):
                 beside = _known_config(file, checkpoint, trust=trust_architecture)
             model = _load(
@@ -139,7 +139,7 @@ def _check_resize(resize: str) -> None:
 def _load(
     file: TensorFile,
     format: str | None,
-    beside: Beside,
+    beside: Sidecar,
     labels: Labels | None,
     resize: str,
     stored_image_size: Size | None,
@@ -178,12 +178,12 @@ def _load(
     return model.eval()
 
 
-def _known_config(file: TensorFile, checkpoint: Checkpoint | None, *, trust: bool) -> Beside:
+def _known_config(file: TensorFile, checkpoint: Checkpoint | None, *, trust: bool) -> Sidecar:
     """Config from the table, else from inside the file, else from a file beside it."""
     if checkpoint is not None:
         return checkpoint.beside
     config, note = (file.metadata.get(key) for key in (CONFIG_KEY, NOTE_KEY))
-    beside = Beside() if config else read_beside(file.path.parent, trust=trust or bool(note))
+    beside = Sidecar() if config else read_sidecar(file.path.parent, trust=trust or bool(note))
     try:
         if config:
             return read_ours(parse_json(config))
@@ -195,7 +195,7 @@ def _known_config(file: TensorFile, checkpoint: Checkpoint | None, *, trust: boo
 def _stored(
     layout: Layout,
     file: TensorFile,
-    beside: Beside,
+    beside: Sidecar,
     changes: Mapping[str, Any],
     stored_image_size: Size | None,
 ) -> tuple[Inferred, Resolved]:
@@ -223,7 +223,7 @@ def _stored(
 
 
 def _ours(
-    beside: Beside, inferred: Inferred, changes: Mapping[str, Any], stored_image_size: Size | None
+    beside: Sidecar, inferred: Inferred, changes: Mapping[str, Any], stored_image_size: Size | None
 ) -> Resolved:
     config = beside.config or from_dict(ViTConfig, inferred.decided)
     check_known(config, changes, fixed_pool=config.attention_pool)
@@ -236,7 +236,7 @@ def _ours(
 
 
 def _method(
-    layout: Layout, stored: ViTConfig, beside: Beside, resize: str, changes: Mapping[str, Any]
+    layout: Layout, stored: ViTConfig, beside: Sidecar, resize: str, changes: Mapping[str, Any]
 ) -> ResizeMethod:
     if resize != "auto":
         return "zoom" if resize == "zoom" else "bicubic"
@@ -279,7 +279,7 @@ def _source(
     layout: Layout,
     inferred: Inferred,
     stored: Resolved,
-    beside: Beside,
+    beside: Sidecar,
     labels: Labels | None,
     model: VisionTransformer,
 ) -> WeightSource:
@@ -301,7 +301,7 @@ def _source(
     )
 
 
-def _by_name(file: TensorFile, layout: Layout, stored: ViTConfig, beside: Beside) -> Beside:
+def _by_name(file: TensorFile, layout: Layout, stored: ViTConfig, beside: Sidecar) -> Sidecar:
     """Known values, completed from the name of a published file."""
     preparation = known_preparation(file.path.name, layout.name)
     if preparation is None:
@@ -315,7 +315,7 @@ def _by_name(file: TensorFile, layout: Layout, stored: ViTConfig, beside: Beside
 
 
 def _labels(
-    given: Labels | None, beside: Beside, stored_classes: int, classes: int
+    given: Labels | None, beside: Sidecar, stored_classes: int, classes: int
 ) -> tuple[str, ...] | None:
     """Labels of the user, else those beside the file, else those of the head's dataset."""
     if given is not None:
@@ -326,7 +326,7 @@ def _labels(
 
 
 def _known(
-    classes: Sequence[str], beside: Beside, stored: ViTConfig, target: ViTConfig
+    classes: Sequence[str], beside: Sidecar, stored: ViTConfig, target: ViTConfig
 ) -> tuple[int | None, ...]:
     """Index of each class in the stored head, if the new head has the same input."""
     labels = _labels(None, beside, stored.classes, stored.classes)

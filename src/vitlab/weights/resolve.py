@@ -32,7 +32,7 @@ from vitlab.models.variants import TimmName, built_in, parse_timm, variant
 from vitlab.registry import DATASETS, resolve_entry
 from vitlab.weights.bundle import CONFIG, WEIGHTS, find_bundle
 from vitlab.weights.reading import SUFFIXES
-from vitlab.weights.sidecar import Beside
+from vitlab.weights.sidecar import Sidecar
 
 # Published files by name: their content does not distinguish them.
 
@@ -140,9 +140,9 @@ class Checkpoint:
         return RemoteFile(url=self.url, size=None, checksum=checksum, limit=limit)
 
     @property
-    def beside(self) -> Beside:
+    def beside(self) -> Sidecar:
         """Equivalent of a config file beside the weights."""
-        return Beside(
+        return Sidecar(
             fields={"heads": self.config.heads},
             preprocessing=self.preprocessing,
             dataset=self.dataset,

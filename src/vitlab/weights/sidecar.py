@@ -52,7 +52,7 @@ NOTED = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Beside:
+class Sidecar:
     """Content of config files; `config` is a complete one of ours."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -74,14 +74,14 @@ class Beside:
         check_fields(ViTConfig, self.fields)
 
 
-def read_beside(folder: Path, *, trust: bool = False) -> Beside:
+def read_sidecar(folder: Path, *, trust: bool = False) -> Sidecar:
     """Content of `config.json` and `preprocessor_config.json` of the folder, if they exist.
 
     `trust` accepts the name of an unknown architecture.
     """
     path = folder / "config.json"
     if not path.is_file():
-        return Beside(preprocessing=_huggingface_preprocessing(folder))
+        return Sidecar(preprocessing=_huggingface_preprocessing(folder))
     content = read_json(path)
     try:
         if "format_version" in content and isinstance(content.get("model"), dict):
@@ -95,18 +95,18 @@ def read_beside(folder: Path, *, trust: bool = False) -> Beside:
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise WeightsError(f"{path}: not a config that can be read ({error})") from error
     note = "nothing from config.json, which is neither timm's nor Hugging Face's"
-    return Beside(preprocessing=_huggingface_preprocessing(folder), notes=(note,))
+    return Sidecar(preprocessing=_huggingface_preprocessing(folder), notes=(note,))
 
 
-def read_ours(content: Mapping[str, Any]) -> Beside:
+def read_ours(content: Mapping[str, Any]) -> Sidecar:
     """Our config, as in bundles and the metadata of our files."""
     kind = content.get("architecture", "vit")
     if kind != "vit":
         raise WeightsError(f"architecture {kind!r} is not supported; valid: vit")
-    return read_note(content, Beside(config=from_dict(ViTConfig, content["model"])))
+    return read_note(content, Sidecar(config=from_dict(ViTConfig, content["model"])))
 
 
-def read_note(content: Mapping[str, Any], beside: Beside) -> Beside:
+def read_note(content: Mapping[str, Any], beside: Sidecar) -> Sidecar:
     """Content beside the file, with the file's own notes on its use and origin."""
     preparation, labels = content.get("preprocessing"), content.get("labels")
     noted = {name: _size(value) for name, value in (content.get("fields") or {}).items()}
@@ -125,9 +125,9 @@ def read_note(content: Mapping[str, Any], beside: Beside) -> Beside:
     )
 
 
-def _huggingface(content: Mapping[str, Any], folder: Path, *, trust: bool) -> Beside:
+def _huggingface(content: Mapping[str, Any], folder: Path, *, trust: bool) -> Sidecar:
     fields, notes = huggingface_fields(content, trust=trust)
-    return Beside(
+    return Sidecar(
         fields=fields,
         preprocessing=_huggingface_preprocessing(folder),
         labels=_labels(content.get("id2label"), content.get("label2id")),
@@ -242,7 +242,7 @@ def _processor_size(size: Any) -> tuple[tuple[int, int], bool]:
     return (int(height), int(width)), False
 
 
-def _timm(content: Mapping[str, Any], *, trust: bool) -> Beside:
+def _timm(content: Mapping[str, Any], *, trust: bool) -> Sidecar:
     """timm's hub config: `pretrained_cfg` beside the name of the architecture."""
     fields, usual, notes = timm_fields(content, trust=trust)
     given = {**content, **(content.get("pretrained_cfg") or {})}
@@ -253,7 +253,7 @@ def _timm(content: Mapping[str, Any], *, trust: bool) -> Beside:
         labels = _labels(labels)
     elif labels is not None and not isinstance(labels, list):
         raise WeightsError(f"label_names {str(labels)[:60]!r}; valid: a list of names")
-    return Beside(
+    return Sidecar(
         fields=fields,
         preprocessing=_timm_preprocessing(given, (usual or fields).get("image_size", 224)),
         labels=tuple(map(str, labels)) if labels else None,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitlab.data.images import normalise
 from vitlab.errors import InputError
-from vitlab.images.pixels import Given, Picture, as_pictures, read_picture
+from vitlab.images.pixels import Given, ImageSource, as_images, read_image
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.machine.device import (
     CACHE,
@@ -137,7 +137,7 @@ def image_features(
     """Features of one image or of many, in their order; an unreadable image is an error."""
     if batch_size < 1:
         raise InputError(f"batch_size {batch_size}; valid: at least 1")
-    sources = iter(as_pictures(images, preprocessing))
+    sources = iter(as_images(images, preprocessing))
     device = next(readout.model.parameters()).device
     found = []
     while batch := list(islice(sources, batch_size)):
@@ -149,7 +149,7 @@ def image_features(
     return torch.cat(found).numpy()
 
 
-def _prepared(source: Picture, preprocessing: Preprocessing) -> Float32[np.ndarray, "C H W"]:
+def _prepared(source: ImageSource, preprocessing: Preprocessing) -> Float32[np.ndarray, "C H W"]:
     if isinstance(source, io.BytesIO):
-        return preprocessing.normalise(read_picture(source, preprocessing))
+        return preprocessing.normalise(read_image(source, preprocessing))
     return preprocessing.apply(source)

@@ -22,7 +22,7 @@ from vitlab.data.sources.folder import (
     is_named_image,
     subfolders,
 )
-from vitlab.errors import DataError, SeveralPictures, TooLarge
+from vitlab.errors import DataError, SeveralFrames, TooLarge
 from vitlab.images.bands import array_bands, tiff_bands
 from vitlab.images.decode import LYING, UPRIGHT
 from vitlab.images.open import (
@@ -190,7 +190,7 @@ def _problem(error: Exception) -> Problem:
         return "not_images"
     if isinstance(error, TooLarge):
         return "too_large"
-    if isinstance(error, SeveralPictures):
+    if isinstance(error, SeveralFrames):
         return "animated"
     return "truncated" if "truncated" in str(error).lower() else "unreadable"
 

@@ -25,7 +25,7 @@ from vitlab.images.find import (
     is_folder,
     visible,
 )
-from vitlab.images.statistics import look, spread
+from vitlab.images.statistics import read_settings, spread
 from vitlab.registry import DATASETS
 from vitlab.wordnet import shown_class
 
@@ -105,7 +105,7 @@ def _source(
         assert isinstance(images, FileSet)
         return images.paths
 
-    seen = look(_some_files(classes), training, channels=channels)
+    seen = read_settings(_some_files(classes), training, channels=channels)
     return DataSource(
         name=root.absolute().name,
         labels=tuple(map(shown_class, classes)),
@@ -267,7 +267,7 @@ def _unlabelled_source(root: Path, folder: Path, channels: int | None) -> DataSo
     paths = tuple(Path(file) for file in sorted(image_files(folder)))
     if not paths:
         raise _without_images(folder)
-    seen = look(paths, lambda: paths, channels=channels)
+    seen = read_settings(paths, lambda: paths, channels=channels)
     return DataSource(
         name=root.absolute().name,
         labels=(NO_LABEL,),

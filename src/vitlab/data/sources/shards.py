@@ -17,7 +17,7 @@ from vitlab.data.sources.folder import NO_LABEL, SPLIT_SEED, TEST_SHARE, check_a
 from vitlab.data.split import hold_out, is_indexed_alone, survey_files
 from vitlab.errors import DataError
 from vitlab.images.open import StoredImage
-from vitlab.images.statistics import look
+from vitlab.images.statistics import read_settings
 from vitlab.wordnet import shown_class
 
 DIGITS = 12
@@ -50,7 +50,7 @@ def open_shards(
     def open_train() -> ImageSet:
         return split()[0] if divided else train
 
-    seen = look(train.sources, lambda: _sources(open_train()), channels=channels)
+    seen = read_settings(train.sources, lambda: _sources(open_train()), channels=channels)
     return DataSource(
         name=PurePosixPath(layout.spec.partition("#")[0]).name,
         labels=tuple(map(shown_class, index.header.labels)) if labelled else (NO_LABEL,),

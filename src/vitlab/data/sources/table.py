@@ -17,7 +17,7 @@ from vitlab.data.sources.folder import SPLIT_SEED, TEST_SHARE
 from vitlab.data.sources.targets import Csv, Targets, choose_targets, read_csv
 from vitlab.data.split import hold_out, survey_files
 from vitlab.errors import DataError, suggest
-from vitlab.images.statistics import look
+from vitlab.images.statistics import read_settings
 
 ENDINGS = (".csv", ".tsv")
 PATH, SPLIT = "path", "split"
@@ -48,8 +48,8 @@ def open_table(
         _check_apart(table, train, test, judged)
         check_readable(test.file, judged.paths)
     open_train, open_test = _held_out(train, survey) if judged is None else _apart(train, judged)
-    seen = look(train.paths, lambda: _paths(open_train()), channels=channels)
-    notes = [f"{table.file.name}: {targets.told}, {len(train):,} images", *unused]
+    seen = read_settings(train.paths, lambda: _paths(open_train()), channels=channels)
+    notes = [f"{table.file.name}: {targets.note}, {len(train):,} images", *unused]
     return DataSource(
         name=root.absolute().stem,
         labels=targets.labels,

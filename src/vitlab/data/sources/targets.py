@@ -101,7 +101,7 @@ class Targets:
 
     task: Task
     labels: tuple[str, ...]
-    told: str
+    note: str
     """Decision in a few words."""
     encode: Callable[[Csv], Labels]
     """Targets of each row of this table, or of another with the same columns."""
@@ -144,10 +144,10 @@ def _classes(table: Csv, used: Sequence[str], ignored: str) -> Targets:
         found = [_number(numbers, c, other, i) for i, c in enumerate(_column(other, LABEL))]
         return torch.tensor(found, dtype=torch.int64)
 
-    told = (
+    note = (
         f"column label holds a class for each image{ignored}: single-label, {len(labels)} classes"
     )
-    return Targets(task="single-label", labels=labels, told=told, encode=encode)
+    return Targets(task="single-label", labels=labels, note=note, encode=encode)
 
 
 def _several(table: Csv, used: Sequence[str], ignored: str) -> Targets:
@@ -164,8 +164,8 @@ def _several(table: Csv, used: Sequence[str], ignored: str) -> Targets:
                 marks[row, _number(numbers, label, other, row)] = True
         return marks
 
-    told = f"column labels holds any number of labels{ignored}: multi-label, {len(labels)} labels"
-    return Targets(task="multi-label", labels=labels, told=told, encode=encode)
+    note = f"column labels holds any number of labels{ignored}: multi-label, {len(labels)} labels"
+    return Targets(task="multi-label", labels=labels, note=note, encode=encode)
 
 
 def _marks(table: Csv, names: Sequence[str]) -> Targets:
@@ -183,8 +183,8 @@ def _marks(table: Csv, names: Sequence[str]) -> Targets:
         return torch.tensor(columns, dtype=torch.bool).T.contiguous()
 
     encode(table)
-    told = f"{len(names)} columns of 0 and 1: multi-label, {len(names)} labels"
-    return Targets(task="multi-label", labels=tuple(names), told=told, encode=encode)
+    note = f"{len(names)} columns of 0 and 1: multi-label, {len(names)} labels"
+    return Targets(task="multi-label", labels=tuple(names), note=note, encode=encode)
 
 
 def _values(table: Csv, used: Sequence[str], ignored: str) -> Targets:
@@ -203,8 +203,8 @@ def _values(table: Csv, used: Sequence[str], ignored: str) -> Targets:
     labels = tuple(name.removeprefix(f"{VALUE}:") for name in used)
     what = "a number" if len(used) == 1 else f"{len(used)} numbers"
     columns = "column" if len(used) == 1 else "columns"
-    told = f"{columns} {', '.join(used)} hold{'s' * (len(used) == 1)} {what}{ignored}: regression"
-    return Targets(task="regression", labels=labels, told=told, encode=encode)
+    note = f"{columns} {', '.join(used)} hold{'s' * (len(used) == 1)} {what}{ignored}: regression"
+    return Targets(task="regression", labels=labels, note=note, encode=encode)
 
 
 def split_labels(cell: str) -> list[str]:

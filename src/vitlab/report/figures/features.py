@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from vitlab.errors import Lacks
+from vitlab.errors import Unsupported
 from vitlab.explain.embedding import (
     LEAST_IMAGES,
     linear_cka,
@@ -193,7 +193,7 @@ def check_cka(model: nn.Module) -> None:
 
 def build_cka(seen: Seen) -> Figure:
     if seen.images < LEAST_IMAGES:
-        raise Lacks(f"cka: {counted(seen.images, 'image')}; valid: at least {LEAST_IMAGES}")
+        raise Unsupported(f"cka: {counted(seen.images, 'image')}; valid: at least {LEAST_IMAGES}")
     layers = stacked(seen.gathered.means)
     return Figure(
         caption=(

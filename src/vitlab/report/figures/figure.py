@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from vitlab.errors import Lacks
+from vitlab.errors import Unsupported
 from vitlab.explain.statistics import Gathered
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.vit import VisionTransformer
@@ -50,7 +50,7 @@ class Seen:
 def transformer(model: nn.Module, figure: str, what: str) -> VisionTransformer:
     """The model, if it is a Vision Transformer; raises that anything else lacks `what`."""
     if not isinstance(model, VisionTransformer):
-        raise Lacks(f"{figure}: a {type(model).__name__} has no {what}")
+        raise Unsupported(f"{figure}: a {type(model).__name__} has no {what}")
     return model
 
 
@@ -58,7 +58,7 @@ def with_blocks(model: nn.Module, figure: str, what: str) -> VisionTransformer:
     """Same as `transformer`, with an encoder: a control may have none."""
     found = transformer(model, figure, what)
     if not found.config.depth:
-        raise Lacks(f"{figure}: the model has no encoder blocks")
+        raise Unsupported(f"{figure}: the model has no encoder blocks")
     return found
 
 

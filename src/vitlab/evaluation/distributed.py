@@ -19,7 +19,7 @@ B = TypeVar("B", bound=tuple[Tensor, ...])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Divided:
+class DistributedBatches:
     """Batches of one set of images: all of them by iteration, those of this process by `own`."""
 
     every: Callable[[], Iterable[Batch]]
@@ -40,7 +40,7 @@ def computed(
     batches: Iterable[Batch], compute: Callable[[Batch], B]
 ) -> Iterator[tuple[Tensor, ...]]:
     """`compute(batch)` for every batch in order; its last tensor must be the index."""
-    if not isinstance(batches, Divided):
+    if not isinstance(batches, DistributedBatches):
         return map(compute, batches)
     own = [compute(batch) for batch in batches.own()]
     if batches.blank is not None:

@@ -1,4 +1,4 @@
-"""Who learns when, and how fast."""
+"""Trainable parameters by step, and their learning rates."""
 
 import pytest
 import torch

@@ -13,7 +13,7 @@ from vitlab.data.images import ArraySet, FileSet, ImageSet, StoredSet, Survey
 from vitlab.data.split import survey_files
 from vitlab.errors import DataError
 from vitlab.evaluation.classification import Batches
-from vitlab.evaluation.divided import Batch, Divided
+from vitlab.evaluation.distributed import Batch, DistributedBatches
 from vitlab.machine.world import ALONE, World
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ def divide_batches(
     """Batches of up to `size` images that the processes divide; `read` gives those of a world."""
     if world.size == 1:
         return read(ALONE)
-    return Divided(
+    return DistributedBatches(
         every=lambda: read(ALONE),
         own=lambda: read(world),
         count=-(-images // size),

@@ -31,7 +31,7 @@ PAUSE = 10.0
 log = logging.getLogger(__name__)
 
 
-class Inside:
+class TorchNetwork:
     """The network of a served model in torch, opened when it is first needed."""
 
     def __init__(self, open_network: Callable[[], Classifier] | None) -> None:
@@ -120,11 +120,11 @@ def features(
 def explainer(network: Classifier, options: dict[str, Any]) -> "Explainer":
     """Explainer for options as those of `vitlab explain`; Refused for a wrong one."""
     from vitlab.classify.explainer import Explainer
-    from vitlab.explain.request import Ask
+    from vitlab.explain.request import ExplainRequest
 
     place = {name: value for name, value in options.items() if name != "class"}
     try:
-        return Explainer(network, Ask(**place), options.get("class"))
+        return Explainer(network, ExplainRequest(**place), options.get("class"))
     except VitlabError as error:
         raise _wrong(error) from error
 

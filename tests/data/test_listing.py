@@ -7,7 +7,7 @@ import pytest
 from data.colours import COLOURS, write_colours
 from data.picture_files import encoded, picture
 from vitlab.data.images import ArraySet
-from vitlab.data.pointed import Listed, list_images, open_named
+from vitlab.data.listing import Listed, list_images, open_named
 from vitlab.errors import DataError, UnknownName
 
 

@@ -1,7 +1,7 @@
-"""Somebody who remembers what was told of a download."""
+"""A progress that records the notes and steps of a download."""
 
 
-class Told:
+class RecordedProgress:
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.steps: list[tuple[str, int, int]] = []
