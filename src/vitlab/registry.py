@@ -96,6 +96,7 @@ RECIPES = Registry(
     {
         "cifar10_30min": "vitlab.training.recipes.from_scratch:cifar10_30min",
         "cifar10_best": "vitlab.training.recipes.from_scratch:cifar10_best",
+        "cifar10_plain": "vitlab.training.recipes.from_scratch:cifar10_plain",
         "cifar10_pure": "vitlab.training.recipes.from_scratch:cifar10_pure",
         "default": "vitlab.training.recipes.from_scratch:default",
         "demo": "vitlab.training.recipes.from_scratch:demo",

@@ -12,7 +12,7 @@ from vitlab.cli import completion
 CASES = [
     ("vitlab finetune --from vit_ti16.d", {"vit_ti16.deit"}),
     ("vitlab train --data cifar", {"cifar10", "cifar100"}),
-    ("vitlab train cifar10_p", {"cifar10_pure"}),
+    ("vitlab train cifar10_pu", {"cifar10_pure"}),
     ("vitlab weights fetch vit_s14.", {"vit_s14.dinov2", "vit_s14.dinov2_reg4"}),
     ("vitlab data fetch dig", {"digits"}),
     ("vitlab summary vit_te", {"vit_test"}),

@@ -68,6 +68,13 @@ def test_half_a_folder_is_no_model(inside: Path) -> None:
     assert bundled_models() == {}
 
 
+def test_of_two_models_of_one_dataset_the_first_has_its_name(inside: Path) -> None:
+    second = make_bundle(inside.parent / "vit_zest.cifar10", small_model())
+    assert bundled_names() == (SHORT, NAME, second.name)
+    assert (locate(SHORT), locate(second.name)) == (inside, second)
+    assert resolve.short_name(second.name) is None
+
+
 def test_half_precision_becomes_float32(inside: Path) -> None:
     whole = vitlab.load(NAME).model.state_dict()
     tool = script("bundle-model")
@@ -90,7 +97,7 @@ def test_a_misspelt_word_is_told_what_there_is(inside: Path) -> None:
 
 def test_what_is_shipped_can_be_read() -> None:
     """Holds for no model, too: what counts is that none is broken or of two meanings."""
-    short = [resolve.short_name(name) for name in bundled_models()]
+    short = [word for name in bundled_models() if (word := resolve.short_name(name))]
     assert len(set(short)) == len(short)
     for name in bundled_models():
         folder = bundled_models()[name]
@@ -114,7 +121,7 @@ def test_a_run_becomes_a_model_inside(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert script("bundle-model").main([str(run), NAME]) == 0
-    assert "vitlab evaluate cifar10 --data cifar10" in capsys.readouterr().out
+    assert f"vitlab evaluate {NAME} --data cifar10" in capsys.readouterr().out
     folder = tmp_path / "bundled" / NAME
     assert sorted(os.listdir(folder.parent)) == [NAME]
     assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
@@ -131,7 +138,9 @@ def test_a_run_becomes_a_model_inside(
         assert torch.equal(other[name], tensor.half().float()), name
     assert "exists; --force replaces it" in mistake(run, NAME, capsys)
     assert script("bundle-model").main([str(run), NAME, "--force"]) == 0
-    assert "'cifar10' means vit_test.cifar10 already" in mistake(run, "vit_s16.cifar10", capsys)
+    assert "'cifar10' means vit_test.cifar10 and would mean vit_s16.cifar10" in mistake(
+        run, "vit_s16.cifar10", capsys
+    )
 
 
 def mistake(run: Path, name: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -56,7 +56,8 @@ def models(pattern: Pattern = "", json: Json = False) -> None:
     )
     inside = [name for name in bundled_models() if name.partition(".")[0] in costs]
     if inside:
-        names = ", ".join(f"{short_name(name)} ({name})" for name in inside)
+        short = ((short_name(name), name) for name in inside)
+        names = ", ".join(f"{word} ({name})" if word else name for word, name in short)
         print_line()
         print_line(f"trained, inside the package: {names}; others: vitlab weights list")
 

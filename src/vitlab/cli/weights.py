@@ -63,7 +63,7 @@ def list_(
 def _describe_bundled(name: str, folder: "Path") -> dict[str, Any]:
     """Description of a bundled model, with the keys of a published checkpoint."""
     from vitlab.weights.bundle import WEIGHTS, read_bundle_config
-    from vitlab.weights.resolve import short_name
+    from vitlab.weights.resolve import data_of, short_name
 
     stored = read_bundle_config(folder)
     return {
@@ -73,7 +73,7 @@ def _describe_bundled(name: str, folder: "Path") -> dict[str, Any]:
         "size": f"{(folder / WEIGHTS).stat().st_size / 2**20:.3f} MiB",
         "sha256": None,
         "licence": stored["provenance"].get("licence") or "-",
-        "dataset": short_name(name),
+        "dataset": data_of(name),
         "model": name.partition(".")[0],
         "preprocessing": stored["preprocessing"],
         "path": str(folder),

@@ -5,8 +5,8 @@ publisher states only the beginning of the sha256 (in the name of the file), the
 none is stated, the column is empty.
 
 Models inside the package are bundles in `vitlab/bundled`, each in its folder MODEL.DATA. The full
-name or DATA alone refers to it. A bare word is looked up as such a name first; `./DATA` or a `Path`
-is a path on disk.
+name refers to it, and DATA alone to the first of its models. A bare word is looked up as such a
+name first; `./DATA` or a `Path` is a path on disk.
 """
 
 import csv
@@ -243,21 +243,27 @@ def bundled_models() -> dict[str, Path]:
     return {folder.name: folder for folder in sorted(FOLDER.iterdir()) if _is_whole(folder)}
 
 
-def short_name(name: str) -> str:
+def data_of(name: str) -> str:
     """DATA of MODEL.DATA."""
     return name.partition(".")[2]
 
 
+def short_name(name: str) -> str | None:
+    """DATA, which means the first of its models by name; None for the others."""
+    first = next(other for other in bundled_models() if data_of(other) == data_of(name))
+    return data_of(name) if first == name else None
+
+
 def bundled_names() -> tuple[str, ...]:
     """All names of models inside the package, the short ones first."""
-    return (*map(short_name, bundled_models()), *bundled_models())
+    return (*filter(None, map(short_name, bundled_models())), *bundled_models())
 
 
 def bundled_name(model: str | os.PathLike[str]) -> str | None:
     """Full name of the model inside the package; None for any other word."""
     if not isinstance(model, str):
         return None
-    return next((name for name in bundled_models() if model in (name, short_name(name))), None)
+    return next((name for name in bundled_models() if model in (name, data_of(name))), None)
 
 
 def bundled_folder(model: str | os.PathLike[str]) -> Path | None:
@@ -267,7 +273,7 @@ def bundled_folder(model: str | os.PathLike[str]) -> Path | None:
 
 
 def _is_whole(folder: Path) -> bool:
-    return bool(short_name(folder.name)) and (folder / CONFIG).is_file()
+    return bool(data_of(folder.name)) and (folder / CONFIG).is_file()
 
 
 def resolve(model: str | os.PathLike[str]) -> Checkpoint | Path:
