@@ -1,6 +1,7 @@
 """Predictions in parts: the same bytes after merging, however many processes were killed."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,11 @@ def test_shards_and_lists_of_files(images: Path, ending: str) -> None:
             assert by_name["/".join(Path(line["path"]).parts[-2:])] == line["label"]
 
 
+def part(output: str, number: int) -> Path:
+    """File of a part."""
+    return parts_of(Path(output)).path(number)
+
+
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "share": (lambda: run("images", "p.csv", part="0/3"), "part '0/3'; valid: i/n with i from 1"),
     "top": (lambda: run("images", "p.csv", top=3), "was begun with another top"),
@@ -97,8 +103,24 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "standard input": (lambda: run("-", "other.csv"), "- is standard input, which is read once"),
     "nothing": (lambda: merge_predictions(Path("none.csv")), "no parts; valid: an --output"),
     "damage": (
-        lambda: Path("p.csv.parts/000001.jsonl").write_text("") or merge_predictions(Path("p.csv")),
-        r"000001\.jsonl: 0 predictions instead of 8; remove it",
+        lambda: part("p.csv", 1).write_text("") or merge_predictions(Path("p.csv")),
+        r"000001-\w+\.jsonl: 0 predictions instead of 8; remove it",
+    ),
+    "part of another job": (
+        lambda: (
+            run("images", "q.csv", top=3),
+            shutil.copy(part("q.csv", 1), "p.csv.parts"),
+            run("images", "p.csv"),
+        ),
+        r"p\.csv\.parts/000001-\w+\.jsonl is a part of another model, other images or other opt",
+    ),
+    "merging it": (lambda: merge_predictions(Path("p.csv")), "is a part of another model"),
+    "changed settings": (
+        lambda: (
+            replace_text(Path("p.csv.parts/parts.json"), '"top": 5', '"top": 4'),
+            merge_predictions(Path("p.csv")),
+        ),
+        "not the settings of parts .they were changed",
     ),
     "settings": (
         lambda: (Path("p.csv.parts/parts.json").write_text("[]"), run("images", "p.csv")),
@@ -107,7 +129,13 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-def test_mistakes_are_one_line(images: Path) -> None:
+def replace_text(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_mistakes_are_one_line(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(images, "p.csv")
     for mistake, (call, expected) in MISTAKES.items():
         with pytest.raises((ConfigError, FileError, InputError), match=expected) as caught:
@@ -116,10 +144,23 @@ def test_mistakes_are_one_line(images: Path) -> None:
     again = run("images", "p.csv", overwrite=True)
     assert again.done_before == 0
     assert Share.parse("3/16") == Share(number=2, of=16)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert Share.parse("3/16") == Share(number=18, of=32)  # half of the third share
     assert parts_of(Path("p.csv")).missing == []
 
 
-def test_on_the_command_line(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+REFUSED = {
+    "predict cifar10 images --output q.csv": "predict in 2 processes .* valid for several: --parts",
+    "predict cifar10 images --output q.csv --parts --overwrite": "valid: delete OUT.parts first",
+    "predict --merge q.csv": "predict --merge in 2 processes",
+}
+"""Commands of one of several processes."""
+
+
+def test_on_the_command_line(
+    images: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def call(*arguments: object) -> tuple[int, str, str]:
         code = main([str(argument) for argument in arguments])
         written = capsys.readouterr()
@@ -134,5 +175,16 @@ def test_on_the_command_line(images: Path, capsys: pytest.CaptureFixture[str]) -
     assert (code, printed) == (3, "p.csv: 34 images, 1 cannot be read\n")
     code, _, errors = call("predict", "--merge", "p.csv", "--output", "q.csv")
     assert (code, errors.count("\n")) == (2, 1)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, printed, errors = call("predict", "cifar10", images, "--output", "q.csv", "--parts")
+    assert code == 0  # any other ends the other processes
+    assert "1 cannot be read" in printed
+    assert "broken.png" in errors
+    for words, expected in REFUSED.items():
+        code, _, errors = call(*words.split())
+        assert (code, errors.count("\n")) == (2, 1)
+        assert re.search(expected, errors)
+    monkeypatch.delenv("WORLD_SIZE")
     code, _, errors = call("predict", "cifar10", images, "--parts")
     assert (code, errors) == (2, "error: parts need --output FILE.csv, .jsonl or .parquet\n")

@@ -48,7 +48,7 @@ from vitlab.cli.walkthrough import walkthrough
 from vitlab.cli.weights import weights
 from vitlab.cli.zeroshot import zeroshot
 from vitlab.errors import ConfigError, VitlabError
-from vitlab.machine.world import close_world, launched, rank_and_size
+from vitlab.machine.world import check_alone, close_world, launched, rank_and_size
 
 PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
     "First steps": (demo, doctor),
@@ -62,7 +62,7 @@ PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
 """Commands in the order of `vitlab --help`."""
 CLASSES: dict[Callable[..., None], type[TyperCommand]] = {train: TrainCommand}
 """Commands with more help than their docstring and options."""
-SEVERAL = ("train", "finetune", "pretrain", "evaluate", "doctor")
+SEVERAL = ("train", "finetune", "pretrain", "evaluate", "predict", "doctor")
 """Commands that several processes may work on."""
 LOST = re.compile(r"gloo|nccl|\bpeer\b|socket|TCPStore", re.IGNORECASE)
 """Messages of torch about a process that does not answer."""
@@ -109,11 +109,8 @@ def vitlab(
     """Build, train, understand and export Vision Transformers, with weights of many formats."""
     if context.invoked_subcommand is None:
         print_text(context.get_help())
-    elif rank_and_size()[1] > 1 and context.invoked_subcommand not in SEVERAL:
-        raise ConfigError(
-            f"{context.invoked_subcommand} in {rank_and_size()[1]} processes (WORLD_SIZE in the "
-            f"environment); valid for several: {', '.join(SEVERAL)}"
-        )
+    elif context.invoked_subcommand not in SEVERAL:
+        check_alone(context.invoked_subcommand, f"valid for several: {', '.join(SEVERAL)}")
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from vitlab.cli.options import (
 from vitlab.cli.output import print_bars, print_json, print_line, print_table, print_text
 from vitlab.cli.progress import image_progress
 from vitlab.config import to_dict
+from vitlab.machine.world import check_alone, rank_and_size
 from vitlab.task import THRESHOLD
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def predict(
             model,
             images,
             output=output,
-            alone=(contact_sheet,),
+            sheet=contact_sheet,
             part=part,
             top=top or TOP,
             threshold=threshold,
@@ -130,6 +131,7 @@ def predict(
             **loading(changes, image_size=image_size, preprocessing=preprocessing),
         )
         return
+    check_alone("predict", "valid for several: --parts")
     from vitlab.jobs.predict import predict as run
 
     with image_progress(shown=output is not None) as watch:
@@ -161,7 +163,7 @@ def _in_parts(
     images: list[str],
     *,
     output: Path | None,
-    alone: tuple[object, ...],
+    sheet: Path | None,
     part: str | None,
     **options: Any,
 ) -> None:
@@ -171,19 +173,20 @@ def _in_parts(
 
     if output is None:
         raise ConfigError("parts need --output FILE.csv, .jsonl or .parquet")
-    if any(option is not None for option in alone):
+    if sheet is not None:
         raise ConfigError("parts take no --contact-sheet")
     with image_progress() as watch:
         found = predict_parts(
-            model, images, output=output, part=part, each=printer.take, watch=watch, **options
+            model, images, output=output, part=part, each=printer.fail, watch=watch, **options
         )
     printer.end(found, output.with_name(f"{output.name}.parts"), None)
-    if found.failed:
+    if found.failed and rank_and_size()[1] == 1:  # a launcher would end the others
         raise typer.Exit(SOME_FAILED)
 
 
 def _merge(output: Path, others: tuple[object, ...], printer: "PredictionPrinter") -> None:
     """Join the parts of an output."""
+    check_alone("predict --merge", "valid: one")
     from vitlab.errors import ConfigError
     from vitlab.jobs.predict_parts import merge_predictions
 
@@ -211,9 +214,7 @@ class PredictionPrinter:
         """Print one prediction."""
         self._count += 1
         if prediction.error is not None:
-            print_line(f"error: {prediction.path}: {prediction.error}", file=sys.stderr)
-            self._errors[prediction.error] += 1
-            self._unreadable.append(str(prediction.path))
+            self.fail(prediction.path, prediction.error)
         if self._quiet:
             return
         if self._json:
@@ -223,6 +224,12 @@ class PredictionPrinter:
         else:
             self._flush()
             self._line(prediction)
+
+    def fail(self, path: str | None, reason: str) -> None:
+        """Print an image that cannot be read."""
+        print_line(f"error: {path}: {reason}", file=sys.stderr)
+        self._errors[reason] += 1
+        self._unreadable.append(str(path))
 
     def end(self, found: "Predicted", output: Path | None, sheet: Path | None) -> None:
         """Print the end, once all predictions are in."""

@@ -2,17 +2,20 @@
 
 The list of images is divided into ranges, which do not depend on the processes. Each range is a
 file in `OUT.parts`, written whole or not at all; a range whose file exists is not computed again.
+The name of the file ends with the digest of the model, the list and the options.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vitlab.config import parse_json
 from vitlab.data.shards.index import Index
@@ -20,8 +23,13 @@ from vitlab.data.shards.layout import index_at
 from vitlab.errors import ConfigError, FileError, InputError, VitlabError, one_line
 from vitlab.images.pixels import ImageSource, path_of
 from vitlab.io.files import locked, replacing, write_json
+from vitlab.jobs.predict import Predicted
 from vitlab.machine.world import rank_and_size
 
+PART = re.compile(r"\d{6,}[-.]")
+"""Beginning of the name of a part."""
+UNTIED = ("model", "images", "written", "finished")
+"""Settings that may differ between parts: names of what the digests identify."""
 IMAGES = 1024
 """Images of a part, or a few less, so that it is a number of whole batches."""
 SETTINGS, LIST = "parts.json", "images.jsonl"
@@ -37,14 +45,12 @@ class Share:
 
     @classmethod
     def parse(cls, text: str | None) -> "Share":
-        """Share from `i/n` (from 1), or that of this process among those of a launcher."""
-        if text is None:
-            rank, size = rank_and_size()
-            return cls(number=rank, of=size)
-        number, slash, of = text.partition("/")
+        """Share `i/n` (from 1; None: all), divided among the processes of a launcher."""
+        rank, size = rank_and_size()
+        number, slash, of = (text or "1/1").partition("/")
         if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
             raise ConfigError(f"part {text!r}; valid: i/n with i from 1 to n, such as 3/16")
-        return cls(number=int(number) - 1, of=int(of))
+        return cls(number=int(number) - 1 + int(of) * rank, of=int(of) * size)
 
 
 @runtime_checkable
@@ -119,7 +125,7 @@ class Parts:
 
     def path(self, number: int) -> Path:
         """File of a part."""
-        return self.folder / f"{number:06}{self.ending}"
+        return self.folder / f"{number:06}-{self.settings['job']}{self.ending}"
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -133,6 +139,8 @@ class Parts:
             content = parse_json(path.read_bytes())
             if content["format_version"] != FORMAT_VERSION or content["size"] < 1:
                 raise ValueError(f"format_version {content['format_version']}")
+            if content["job"] != _job_digest(content):
+                raise ValueError(f"they were changed: job {str(content['job'])[:20]}")
             return dict(content)
         except (VitlabError, ValueError, LookupError, TypeError) as error:
             raise FileError(f"{path}: not the settings of parts ({one_line(error)})") from error
@@ -152,11 +160,23 @@ class Parts:
         size = int(self.settings["size"])
         return number * size, min((number + 1) * size, self.images)
 
+    def length(self, number: int) -> int:
+        """Number of images of a part."""
+        start, end = self.bounds(number)
+        return end - start
+
     @property
     def missing(self) -> list[int]:
-        """Parts that are not there."""
-        there = set(os.listdir(self.folder))
-        return [number for number in range(self.count) if self.path(number).name not in there]
+        """Parts that are not there; raises for parts of another job."""
+        there = {name for name in os.listdir(self.folder) if PART.match(name)}
+        names = [self.path(number).name for number in range(self.count)]
+        foreign = sorted(name for name in there.difference(names) if name.endswith(self.ending))
+        if foreign:
+            raise FileError(
+                f"{self.folder / foreign[0]} is a part of another model, other images or other "
+                "options; valid: a folder with the parts of one job (remove it, or --overwrite)"
+            )
+        return [number for number, name in enumerate(names) if name not in there]
 
     def mine(self, share: Share) -> list[int]:
         """Missing parts of one process."""
@@ -197,7 +217,7 @@ class Parts:
                 "digest": found.digest,
                 "settings": settled,
             }
-            write_json(self.folder / SETTINGS, content)
+            write_json(self.folder / SETTINGS, {**content, "job": _job_digest(content)})
             return found
 
     def _listed(self, images: Callable[[], ImageList]) -> ImageList:
@@ -222,3 +242,69 @@ class Parts:
                 f"{len(missing):,} of {self.count:,} parts of {self.output} are missing, such as "
                 f"{self.path(missing[0]).name}; run the command that writes them again"
             )
+
+
+def _job_digest(content: dict[str, Any]) -> str:
+    """Digest of the model, the list of images and the options, in the names of the parts."""
+    settings = {key: value for key, value in content["settings"].items() if key not in UNTIED}
+    tied = json.dumps([content["images"], content["size"], content["digest"], settings])
+    return hashlib.blake2b(tied.encode(), digest_size=6).hexdigest()
+
+
+# The work of one process.
+
+
+class Done(NamedTuple):
+    """Images that were computed, and those among them that cannot be read."""
+
+    images: int
+    failed: Sequence[tuple[str | None, str]]
+    """Path and reason of each."""
+
+
+@runtime_checkable
+class PartsJob(Protocol):
+    """A model that computes parts."""
+
+    @property
+    def parts(self) -> Parts:
+        """Folder of the parts."""
+        ...
+
+    def compute(self, number: int) -> Iterator[Done]:
+        """Write a part; yields after each batch."""
+        ...
+
+
+Each = Callable[[str | None, str], None]
+"""Callback with path and reason of an image that cannot be read."""
+Watch = Callable[[int, int | None], None]
+"""Callback with the number of images done, and their total."""
+
+
+def check_overwrite(share: Share, *, overwrite: bool) -> None:
+    """Raise where one of several processes would delete the parts of the others."""
+    if overwrite and share.of > 1:
+        raise ConfigError("--overwrite in one of several processes; valid: delete OUT.parts first")
+
+
+def work_on(job: PartsJob, share: Share, *, each: Each, watch: Watch | None) -> Predicted:
+    """Compute the parts of a share that are not there."""
+    began, parts = time.monotonic(), job.parts
+    numbers = parts.mine(share)
+    own = range(share.number, parts.count, share.of)
+    before = sum(map(parts.length, set(own) - set(numbers)))
+    total = before + sum(map(parts.length, numbers))
+    done, failed = before, 0
+    for number in numbers:
+        if parts.path(number).exists():  # by another process, meanwhile
+            done, before = done + parts.length(number), before + parts.length(number)
+            continue
+        for batch in job.compute(number):
+            done, failed = done + batch.images, failed + len(batch.failed)
+            for path, reason in batch.failed:
+                each(path, reason)
+            if watch is not None:
+                watch(done, total)
+    seconds = time.monotonic() - began
+    return Predicted(images=done, failed=failed, done_before=before, seconds=seconds)

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,20 @@ from vitlab.classify.classifier import Classifier, open_classifier
 from vitlab.classify.predictor import Prediction
 from vitlab.config import from_dict, to_dict
 from vitlab.errors import FileError
+from vitlab.images.open import pixel_limit
 from vitlab.images.pixels import reading
 from vitlab.io.files import replacing
-from vitlab.jobs.parts import ImageList, Parts, Share, list_inputs
+from vitlab.jobs.parts import (
+    Done,
+    Each,
+    ImageList,
+    Parts,
+    Share,
+    Watch,
+    check_overwrite,
+    list_inputs,
+    work_on,
+)
 from vitlab.jobs.predict import ImageInputs, Predicted, no_stdin
 from vitlab.jobs.prediction_files import (
     FORMATS,
@@ -58,6 +69,7 @@ class PredictionParts:
         overwrite: bool = False,
         batch_size: int | None = None,
         engine: str = "auto",
+        max_pixels: int | None = None,
         **options: Any,
     ) -> "PredictionParts":
         """Begin the job, or join others that work on it; `options` as in `open_classifier`."""
@@ -87,6 +99,7 @@ class PredictionParts:
                 batch_size=predictor.engine.batch_size,
                 engine=classifier.engine,
                 merge_tokens=classifier.merge_tokens,
+                max_pixels=pixel_limit() if max_pixels is None else max_pixels,
             )
             if before is not None:
                 first = from_dict(PredictionManifest, before)
@@ -98,19 +111,24 @@ class PredictionParts:
         found = parts.begin(
             lambda: list_inputs(inputs.names, inputs.find), settle, overwrite=overwrite
         )
-        return cls(parts=parts, images=found, classifier=classifier, manifest=manifests[0])
+        return cls(
+            parts=parts,
+            images=found,
+            classifier=classifier,
+            manifest=manifests[0],
+        )
 
-    def compute(self, number: int) -> Iterator[list[Prediction]]:
-        """Write a part; yields its predictions batch by batch."""
+    def compute(self, number: int) -> Iterator[Done]:
+        """Write a part; yields after each batch."""
         manifest, written = self.manifest, JsonLines(self.manifest.task)
         predictor = self.classifier.predictor(
             batch_size=manifest.batch_size, threshold=manifest.threshold
         )
         pictures = self.images.pictures(*self.parts.bounds(number))
-        with replacing(self.parts.path(number)) as file:
+        with reading(manifest.max_pixels), replacing(self.parts.path(number)) as file:
             for batch in predictor.stream(pictures, top=manifest.top, continued=True):
                 file.write(b"".join(map(written.encode, batch)))
-                yield batch
+                yield Done(len(batch), [(p.path, p.error) for p in batch if p.error is not None])
 
 
 def _check_batch(found: int, wanted: int) -> None:
@@ -133,40 +151,19 @@ def predict_parts(
     *,
     output: Path,
     part: str | None = None,
-    max_pixels: int | None = None,
-    each: Callable[[Prediction], None] = lambda prediction: None,
-    watch: Callable[[int, int | None], None] | None = None,
+    overwrite: bool = False,
+    each: Each = lambda path, reason: None,
+    watch: Watch | None = None,
     **options: Any,
 ) -> Predicted:
-    """Compute the parts of this process that are not there: all, or those of a share.
+    """Compute the parts of this process that are not there; `each` gets unreadable images.
 
-    `part` is a share such as `3/16`; None: that of this process among those of a launcher.
+    `part` is a share such as `3/16`; None: all. The processes of a launcher divide it.
     """
-    share, began = Share.parse(part), time.monotonic()
-    job = PredictionParts.open(model, images, output=output, **options)
-    numbers = job.parts.mine(share)
-    own = range(share.number, job.parts.count, share.of)
-    before = sum(_length(job.parts, number) for number in set(own) - set(numbers))
-    total = before + sum(_length(job.parts, number) for number in numbers)
-    done, failed = before, 0
-    with reading(max_pixels):
-        for number in numbers:
-            for batch in job.compute(number):
-                done += len(batch)
-                failed += sum(prediction.error is not None for prediction in batch)
-                for prediction in batch:
-                    if prediction.error is not None:
-                        each(prediction)
-                if watch is not None:
-                    watch(done, total)
-    return Predicted(
-        images=done, failed=failed, done_before=before, seconds=time.monotonic() - began
-    )
-
-
-def _length(parts: Parts, number: int) -> int:
-    start, end = parts.bounds(number)
-    return end - start
+    share = Share.parse(part)
+    check_overwrite(share, overwrite=overwrite)
+    job = PredictionParts.open(model, images, output=output, overwrite=overwrite, **options)
+    return work_on(job, share, each=each, watch=watch)
 
 
 def merge_predictions(output: Path) -> Predicted:
@@ -204,8 +201,8 @@ def _records(parts: Parts, number: int, task: Task) -> Iterator[Prediction]:
                 yield prediction
     except (ValueError, OSError) as error:
         raise FileError(f"{path}: not a part of predictions ({error}); remove it") from error
-    if count != _length(parts, number):
+    if count != parts.length(number):
         raise FileError(
-            f"{path}: {count} predictions instead of {_length(parts, number)}; remove it, and run "
+            f"{path}: {count} predictions instead of {parts.length(number)}; remove it, and run "
             "the command again"
         )

@@ -55,6 +55,8 @@ class PredictionManifest:
     """Tokens merged in each block."""
     engine: str = "torch"
     """Inference engine: the last bits of a probability depend on it, too."""
+    max_pixels: int | None = None
+    """Largest image of a job in parts."""
     finished: int = 0
     """Number of records when all images were done; 0: they are not."""
     format_version: int = VERSION
@@ -93,6 +95,11 @@ def continued(
             before.merge_tokens,
             job.merge_tokens,
             before.merge_tokens == job.merge_tokens,
+        ),
+        "another limit of pixels": (
+            before.max_pixels,
+            job.max_pixels,
+            before.max_pixels == job.max_pixels,
         ),
         "another engine": (before.engine, job.engine, before.engine == job.engine),
         "another model": (before.model, job.model, before.fingerprint == job.fingerprint),

@@ -130,6 +130,13 @@ def rank_and_size() -> tuple[int, int]:
     return _number(RANK, range(size)), size
 
 
+def check_alone(work: str, valid: str) -> None:
+    """Raise for work of a single process in one of several."""
+    size = rank_and_size()[1]
+    if size > 1:
+        raise ConfigError(f"{work} in {size} processes (WORLD_SIZE in the environment); {valid}")
+
+
 def local_rank_and_size() -> tuple[int, int]:
     """Rank and size among the processes on this machine; without LOCAL_WORLD_SIZE, among all."""
     rank, size = rank_and_size()
