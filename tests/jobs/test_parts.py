@@ -175,9 +175,10 @@ def test_on_the_command_line(
     assert (code, printed) == (3, "p.csv: 34 images, 1 cannot be read\n")
     code, _, errors = call("predict", "--merge", "p.csv", "--output", "q.csv")
     assert (code, errors.count("\n")) == (2, 1)
+    again = ("--output", "q.csv", "--engine", "torch", "--batch-size", "4")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    code, printed, errors = call("predict", "cifar10", images, "--output", "q.csv", "--parts")
+    code, printed, errors = call("predict", "cifar10", images, *again, "--parts")
     assert code == 0  # any other ends the other processes
     assert "1 cannot be read" in printed
     assert "broken.png" in errors
