@@ -129,10 +129,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-def replace_text(path: Path, old: str, new: str) -> None:
+def replace_text(path: Path, old: str, new: str) -> int:
     text = path.read_text()
     assert old in text
-    path.write_text(text.replace(old, new))
+    return path.write_text(text.replace(old, new))
 
 
 def test_mistakes_are_one_line(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
