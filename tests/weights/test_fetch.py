@@ -17,8 +17,9 @@ from data.server import Served
 from vitlab.errors import WeightsError
 from vitlab.images.preprocessing import HALF
 from vitlab.io import download as downloading
+from vitlab.io.download import WORKSHOP
 from vitlab.models import variants
-from vitlab.weights.fetch import RECORD, WORKSHOP, fetch, find
+from vitlab.weights.fetch import RECORD, fetch, find
 from vitlab.weights.resolve import Checkpoint, checkpoint
 from weights.published import FILE, list_only, publish, small_model
 

@@ -1,16 +1,20 @@
 """Download one file over HTTP: resumable, verified, and in place only when complete."""
 
+import errno
 import http.client
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, Protocol, runtime_checkable
+from typing import Any, BinaryIO, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from vitlab.errors import DataError
-from vitlab.io.files import check_file, sync
+from vitlab.io.files import check_file, locked, sync, writable_home
+
+T = TypeVar("T")
 
 BLOCK = 1 << 20
 """Bytes read at once."""
@@ -26,6 +30,10 @@ DIGITS = {"sha256": 64, "sha512": 128}
 """Length of the digests that make plain HTTP safe."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TRY_LATER = (408, 429, 500, 502, 503, 504)
+WORKSHOP = ".fetch"
+"""Folder in a home for locks and partial downloads."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk or an exhausted quota."""
 
 
 @runtime_checkable
@@ -50,6 +58,37 @@ class Silent:
 
 
 SILENT = Silent()
+
+
+def fetch_once(
+    kind: str,
+    name: str,
+    *,
+    good_copy: Callable[[], T | None],
+    get: Callable[[Path, Path], T],
+    progress: Progress,
+) -> T:
+    """Good copy of a named thing, else the result of `get(home, work)`.
+
+    Concurrent processes get it once. `kind` is `data` or `weights`; `work` is a folder in that
+    home for the download, which stays when it is interrupted.
+    """
+    found = good_copy()
+    if found is not None:
+        return found
+    home = writable_home(kind)
+    work = home / WORKSHOP / name
+    work.parent.mkdir(exist_ok=True)
+
+    def waiting() -> None:
+        progress.note(f"{name}: another process is fetching it; waiting")
+
+    with locked(work.parent / f"{name}.lock", waiting):
+        found = good_copy()
+        if found is not None:
+            return found
+        work.mkdir(exist_ok=True)
+        return get(home, work)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

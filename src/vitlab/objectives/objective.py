@@ -94,6 +94,8 @@ class Objective:
     """`vitlab.report.run.content.View`: this kind's part of a report."""
     calibrated: bool = False
     """True if a temperature can be fitted to the logits."""
+    activation: Literal["softmax", "sigmoid", "none"] | None = None
+    """Usual name of `activate`; None: it has none."""
     problem_type: str | None = None
     """Name in Hugging Face's `config.json`; None: not named there."""
 
@@ -157,6 +159,7 @@ SINGLE_LABEL = Objective(
     evaluate="vitlab.evaluation.classification:evaluate",
     view="vitlab.report.run.classification:VIEW",
     calibrated=True,
+    activation="softmax",
     problem_type="single_label_classification",
 )
 MULTI_LABEL = Objective(
@@ -170,6 +173,7 @@ MULTI_LABEL = Objective(
     learn="vitlab.training.objective:learn_labels",
     evaluate="vitlab.evaluation.multilabel:evaluate_labels",
     view="vitlab.report.run.multilabel:VIEW",
+    activation="sigmoid",
     problem_type="multi_label_classification",
 )
 REGRESSION = Objective(
@@ -183,5 +187,6 @@ REGRESSION = Objective(
     learn="vitlab.training.objective:learn_values",
     evaluate="vitlab.evaluation.regression:evaluate_values",
     view="vitlab.report.run.regression:VIEW",
+    activation="none",
     problem_type="regression",
 )

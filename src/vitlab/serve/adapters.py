@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.classify.predictor import shortest
+from vitlab.objectives.objective import objective_of
 from vitlab.serve.bodies import from_base64, is_json, json_images, json_of
 from vitlab.serve.settings import Refused
 
-ACTIVATIONS = {"single-label": "softmax", "multi-label": "sigmoid", "regression": "none"}
-"""The activation that a model was trained with, by task."""
 INPUT, OUTPUT = "images", "predictions"
 
 
@@ -35,7 +34,7 @@ def check_parameters(parameters: dict[str, Any], task: str, *, most: int) -> int
     top = 5 if top is None else top
     if type(top) is not int or not 1 <= top <= most:
         raise Refused(422, "parameter", f"top_k {str(top)[:20]!r}; valid: 1 to {most}")
-    activation, valid = parameters.get("function_to_apply"), ACTIVATIONS.get(task)
+    activation, valid = parameters.get("function_to_apply"), objective_of(task).activation
     if activation is not None and activation != valid:
         found = str(activation)[:20]
         raise Refused(422, "parameter", f"function_to_apply {found!r}; valid: {valid}")

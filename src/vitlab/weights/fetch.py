@@ -4,7 +4,6 @@ It has its own folder with `fetched.json`, which keeps the full sha256 of the do
 published, this reveals later changes.
 """
 
-import errno
 import os
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,14 +12,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vitlab.errors import DataError, WeightsError
-from vitlab.io.download import SILENT, Progress, RemoteFile, download
-from vitlab.io.files import file_digest, homes, locked, sync, writable_home, write_json
+from vitlab.io.download import NO_ROOM, SILENT, Progress, RemoteFile, download, fetch_once
+from vitlab.io.files import file_digest, homes, sync, write_json
 from vitlab.weights.reading import read_json
 from vitlab.weights.resolve import Checkpoint, named
 
-KIND, WORKSHOP, RECORD = "weights", ".fetch", "fetched.json"
+KIND, RECORD = "weights", "fetched.json"
 MIRROR = "VITLAB_MIRROR"
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,18 +70,13 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def fetch(checkpoint: Checkpoint, progress: Progress = SILENT) -> Fetched:
     """Get a checkpoint unless a good copy exists; concurrent processes fetch it once."""
-    found = _good_copy(checkpoint, progress)
-    if found is not None:
-        return found
-    home = writable_home(KIND)
-    workshop = home / WORKSHOP
-    workshop.mkdir(exist_ok=True)
-
-    def waiting() -> None:
-        progress.note(f"{checkpoint.name}: another process is fetching it; waiting")
-
-    with locked(workshop / f"{checkpoint.name}.lock", waiting):
-        return _good_copy(checkpoint, progress) or _fetch(checkpoint, home, progress)
+    return fetch_once(
+        KIND,
+        checkpoint.name,
+        good_copy=lambda: _good_copy(checkpoint, progress),
+        get=lambda home, work: _fetch(checkpoint, home, work, progress),
+        progress=progress,
+    )
 
 
 def _good_copy(checkpoint: Checkpoint, progress: Progress) -> Fetched | None:
@@ -98,10 +91,8 @@ def _good_copy(checkpoint: Checkpoint, progress: Progress) -> Fetched | None:
     return None
 
 
-def _fetch(checkpoint: Checkpoint, home: Path, progress: Progress) -> Fetched:
-    work, target = home / WORKSHOP / checkpoint.name, home / checkpoint.name
-    work.mkdir(exist_ok=True)
-    address = checkpoint.url
+def _fetch(checkpoint: Checkpoint, home: Path, work: Path, progress: Progress) -> Fetched:
+    target, address = home / checkpoint.name, checkpoint.url
     try:
         remote = _mirrored(checkpoint.remote)
         address = remote.url

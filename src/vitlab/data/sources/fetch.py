@@ -1,18 +1,13 @@
 """Download a dataset: mirror after mirror, verified, then renamed into place atomically."""
 
-import errno
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitlab.data.datasets import Dataset, Mirror
 from vitlab.errors import DataError
-from vitlab.io.download import SILENT, Progress
-from vitlab.io.files import locked, sync, writable_home
-
-WORKSHOP = ".fetch"
-"""Folder in a data home for locks and partial downloads."""
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+from vitlab.io.download import NO_ROOM, SILENT, Progress, fetch_once
+from vitlab.io.files import sync
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,39 +20,31 @@ class Fetched:
 
 def fetch(dataset: Dataset, progress: Progress = SILENT) -> Fetched:
     """Get a dataset unless a good copy exists; concurrent processes fetch it once."""
-    found = _good_copy(dataset, progress)
-    if found is not None:
-        return Fetched(path=found, mirror=None)
-    home = writable_home("data")
-    workshop = home / WORKSHOP
-    workshop.mkdir(exist_ok=True)
-
-    def waiting() -> None:
-        progress.note(f"{dataset.name}: another process is fetching it; waiting")
-
-    with locked(workshop / f"{dataset.name}.lock", waiting):
-        found = _good_copy(dataset, progress)
-        if found is not None:
-            return Fetched(path=found, mirror=None)
-        return _fetch(dataset, home, progress)
+    return fetch_once(
+        "data",
+        dataset.name,
+        good_copy=lambda: _good_copy(dataset, progress),
+        get=lambda home, work: _fetch(dataset, home, work, progress),
+        progress=progress,
+    )
 
 
-def _good_copy(dataset: Dataset, progress: Progress) -> Path | None:
-    """Folder with the dataset; a downloaded one is verified to the last byte."""
+def _good_copy(dataset: Dataset, progress: Progress) -> Fetched | None:
+    """Dataset that is there already; a downloaded one is verified to the last byte."""
     found = dataset.find()
-    if found is None or found.name != dataset.name:
-        return found
+    if found is None:
+        return None
+    if found.name != dataset.name:
+        return Fetched(path=found, mirror=None)
     try:
         dataset.verify(found)
     except DataError as error:
         progress.note(f"{found}: {error}; fetching it again")
         return None
-    return found
+    return Fetched(path=found, mirror=None)
 
 
-def _fetch(dataset: Dataset, home: Path, progress: Progress) -> Fetched:
-    work = home / WORKSHOP / dataset.name
-    work.mkdir(exist_ok=True)
+def _fetch(dataset: Dataset, home: Path, work: Path, progress: Progress) -> Fetched:
     failures = []
     for mirror in dataset.mirrors:
         try:
