@@ -196,5 +196,19 @@ def test_the_file_runs_by_itself() -> None:
     assert float(after) < float(before)
 
 
+def test_the_lesson_shows_lines_of_the_file_beside_the_equations() -> None:
+    page = (LEARN / "2-vit-in-one-file.md").read_text()
+    rows = re.findall(r"^\| (.+) \| `(.+)` \| `\[.+$", page, re.M)
+    lines = [line.strip().partition("  #")[0] for line in one_file_text().splitlines()]
+    assert not [code for _, code in rows if code not in lines]
+    equations = {number for left, _ in rows for number in re.findall(r"\((\d)\)", left)}
+    assert equations == set("12345678")
+    assert set("12345678") == set(re.findall(r"^\((\d)\)  ", page, re.M))
+
+
+def one_file_text() -> str:
+    return (LEARN / "vit_in_one_file.py").read_text()
+
+
 def test_the_file_is_short() -> None:
-    assert len((LEARN / "vit_in_one_file.py").read_text().splitlines()) < 170
+    assert len(one_file_text().splitlines()) < 170
