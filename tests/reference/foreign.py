@@ -56,9 +56,10 @@ def same_back(
     ours: vitlab.VisionTransformer, theirs: nn.Module, folder: Path, *, format: str
 ) -> None:
     """Saved in their format, every tensor is theirs bit for bit, and no other is there."""
-    for path in (folder / "back.pth", folder / "back.safetensors"):
+    pickled = folder / ("back.bin" if format == "huggingface" else "back.pth")
+    for path in (pickled, folder / "back.safetensors"):
         vitlab.save_weights(ours, path, format=format)
-    state = torch.load(folder / "back.pth", weights_only=True)
+    state = torch.load(pickled, weights_only=True)
     expected = theirs.state_dict()
     assert set(state) == set(expected)
     for name, tensor in expected.items():

@@ -251,7 +251,8 @@ def test_missing_extra_and_misshapen_tensors(
         ("mlp_head.0.weight", "early release"),
         ("transformer.layers.0.0.fn.to_qkv.weight", "early release"),
         ("Transformer/encoderblock/LayerNorm_0/scale", "scanned"),
-        ("beit.encoder.layer.0.norm1.weight", "another transformer of Hugging Face"),
+        ("swin.embeddings.norm.weight", "a Swin Transformer of Hugging Face"),
+        ("yolos.encoder.layer.0.layernorm_before.weight", "another transformer of Hugging Face"),
     ],
 )
 def test_relatives_are_refused_by_name(

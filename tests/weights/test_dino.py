@@ -12,7 +12,6 @@ import vitlab
 from reference.foreign import converted, same_back, same_logits
 from reference.random_weights import randomise
 from reference.torchvision_ops import declare
-from vitlab.errors import WeightsError
 from vitlab.models.config import pair
 
 declare()
@@ -116,12 +115,21 @@ def test_published_names_of_the_swiglu_come_back(tmp_path: Path) -> None:
     assert all(torch.equal(back[name], tensor) for name, tensor in published.items())
 
 
-def test_a_classifier_of_class_token_and_mean_is_refused(tmp_path: Path) -> None:
-    size = SECOND["three heads"]
-    theirs = transformers.Dinov2ForImageClassification(transformers.Dinov2Config(**size))
-    torch.save(theirs.state_dict(), tmp_path / "a.pth")
-    with pytest.raises(WeightsError, match="class token beside the mean of the patches"):
-        vitlab.load_weights(tmp_path / "a.pth")
+@pytest.mark.parametrize("case", SECOND)
+@pytest.mark.parametrize("registers", [0, 3])
+def test_a_classifier_reads_class_token_and_mean(registers: int, case: str, tmp_path: Path) -> None:
+    name = "Dinov2WithRegisters" if registers else "Dinov2"
+    size = SECOND[case] | {"num_labels": 7} | ({"num_register_tokens": 3} if registers else {})
+    config = getattr(transformers, f"{name}Config")(**size)
+    theirs = getattr(transformers, f"{name}ForImageClassification")(config).eval()
+    ours = converted(theirs, tmp_path, format="huggingface-dino", **known(size))
+    assert (ours.config.pool, ours.config.classes) == ("cls_mean", 7)
+    sides = pair(size["image_size"])
+    same_logits(ours, lambda x: theirs(pixel_values=x).logits, sides, ours.config.channels)
+    theirs.save_pretrained(tmp_path / "folder")
+    assert vitlab.load_weights(tmp_path / "folder").config == ours.config
+    del getattr(theirs, theirs.base_model_prefix).embeddings.mask_token
+    same_back(ours, theirs, tmp_path, format="huggingface-dino")
 
 
 @pytest.mark.parametrize("case", THIRD)

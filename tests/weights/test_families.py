@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 import vitlab
-from reference.foreign import converted, same_logits
+from reference.foreign import converted, same_back, same_logits
 from reference.random_weights import randomise
 from reference.torchvision_ops import declare
 from vitlab.errors import WeightsError
@@ -65,8 +65,10 @@ def test_ijepa_classifier(case: str, tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path / "folder")
     again = vitlab.load_weights(tmp_path / "folder")
     assert again.config == ours.config
-    with pytest.raises(WeightsError, match="cannot express class_token=False"):
-        vitlab.save_weights(ours, tmp_path / "back.safetensors", format="huggingface")
+    same_back(ours, theirs, tmp_path, format="huggingface")
+    vitlab.save_weights(ours, tmp_path / "ours", format="huggingface")
+    read = transformers.IJepaForImageClassification.from_pretrained(tmp_path / "ours").eval()
+    same_logits(ours, lambda x: read(pixel_values=x).logits, sides, ours.config.channels)
 
 
 def test_shards_load_by_their_index_and_not_alone(tmp_path: Path) -> None:

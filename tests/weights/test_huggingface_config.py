@@ -64,9 +64,9 @@ def test_mae(tmp_path: Path) -> None:
     same_logits(ours, features, (40, 40))
 
 
-@pytest.mark.parametrize(("kind", "name"), [("DPT", "dpt"), ("DeiT", "deit"), ("Beit", "beit")])
+@pytest.mark.parametrize(("kind", "name"), [("DPT", "dpt"), ("Yolos", "yolos")])
 def test_other_model_types(kind: str, name: str, tmp_path: Path) -> None:
-    extra = {"backbone_out_indices": [0, 0, 1, 1]} if kind == "DPT" else {}
+    extra = {"DPT": {"backbone_out_indices": [0, 0, 1, 1]}, "Yolos": {"image_size": [40, 40]}}[kind]
     saved(tmp_path, kind, **extra)
     with pytest.raises(WeightsError, match=f"model_type '{name}' is not supported; valid: vit,"):
         vitlab.load_weights(tmp_path)

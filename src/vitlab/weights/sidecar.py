@@ -12,6 +12,7 @@ from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.config import Size, ViTConfig, pair
 from vitlab.objectives.objective import objective_of
 from vitlab.registry import OBJECTIVES
+from vitlab.weights.formats.huggingface import family
 from vitlab.weights.formats.huggingface_config import huggingface_fields, is_huggingface
 from vitlab.weights.formats.timm_config import is_timm, timm_fields
 from vitlab.weights.labels import IMAGENET
@@ -283,11 +284,19 @@ def _timm_preprocessing(given: Mapping[str, Any], sides: Size) -> Preprocessing 
 HIDDEN_ACT = {"erf": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
 
 
+CLASSES_OF = {"vit": "ViT", "deit": "DeiT", "beit": "Beit", "ijepa": "IJepa"}
+"""Beginning of the names of transformers' classes, by model type."""
+
+
 def huggingface_config(config: ViTConfig, source: WeightSource | None) -> dict[str, object]:
-    """`config.json` of a ViTForImageClassification, or of a ViTModel without a head."""
+    """`config.json` of a ViTForImageClassification, of a ViTModel without a head, or of a relative
+    with the same encoder."""
+    kind = family(config)
+    task = "ForImageClassification" if config.classes else "Model"
+    teacher = "WithTeacher" if config.pool == "cls_dist" else ""
     content: dict[str, object] = {
-        "architectures": ["ViTForImageClassification" if config.classes else "ViTModel"],
-        "model_type": "vit",
+        "architectures": [CLASSES_OF[kind] + task + teacher],
+        "model_type": kind,
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
@@ -299,8 +308,17 @@ def huggingface_config(config: ViTConfig, source: WeightSource | None) -> dict[s
         "image_size": _hub_size(config.image_size),
         "patch_size": _hub_size(config.patch_size),
         "num_channels": config.channels,
-        "qkv_bias": config.qkv_bias,
     }
+    if kind == "beit":
+        content |= {
+            "use_absolute_position_embeddings": config.position == "learned1d",
+            "use_relative_position_bias": config.relative_table == "blocks",
+            "use_shared_relative_position_bias": config.relative_table == "shared",
+            "use_mean_pooling": config.norm_at == "pooled",
+            "layer_scale_init_value": config.layer_scale or 0.0,
+        }
+    else:
+        content["qkv_bias"] = config.qkv_bias
     if config.head == "mlp":
         content["pooler_output_size"] = config.representation
     if config.classes:

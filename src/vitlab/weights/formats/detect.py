@@ -98,9 +98,10 @@ REFUSED = {
         "a quantised checkpoint",
         "the unquantised weights of the same model load",
     ),
-    r"(deit|swin|beit)\.": (
+    r"swin(v2)?\.": ("a Swin Transformer of Hugging Face's", "plain ViTs load"),
+    r"(yolos|dpt|pvt|levit|vivit|cvt|segformer|mobilevit|hiera|mobilevitv2)\.": (
         "another transformer of Hugging Face's",
-        "ViTModel and ViTForImageClassification load",
+        "ViT, DeiT, BEiT, DINOv2 and others in docs/weights.md load",
     ),
 }
 

@@ -14,6 +14,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "vit_mae": {"layer_norm_eps": 1e-12},
     "vit_msn": {"layer_norm_eps": 1e-6},
     "ijepa": {"layer_norm_eps": 1e-12},
+    "deit": {"layer_norm_eps": 1e-12},
+    "beit": {"layer_norm_eps": 1e-12},
+    "data2vec-vision": {"layer_norm_eps": 1e-12},
+    "metaclip_2_vision_model": {"layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"},
     "clip_vision_model": {"layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"},
     "siglip_vision_model": {"layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"},
     "dinov2": {"layer_norm_eps": 1e-6},
@@ -21,16 +25,30 @@ MODELS: dict[str, dict[str, Any]] = {
     "dinov3_vit": {"layer_norm_eps": 1e-5, "num_attention_heads": 6, "rope_theta": 100.0},
 }
 """Supported values of `model_type`, and defaults in which they differ."""
-TOWERS = {"clip": "clip_vision_model", "siglip": "siglip_vision_model"}
+TOWERS = {
+    "clip": "clip_vision_model",
+    "metaclip_2": "metaclip_2_vision_model",
+    "siglip": "siglip_vision_model",
+}
 """Models of images and text, and the model of their images."""
 DEFAULTS = {"num_attention_heads": 12, "hidden_act": "gelu"}
 ARCHITECTURES = (
     *("ViTModel", "ViTForImageClassification", "ViTForMaskedImageModeling"),
     *("ViTMAEModel", "ViTMAEForPreTraining", "ViTMSNModel", "ViTMSNForImageClassification"),
     *("CLIPModel", "CLIPVisionModel", "CLIPVisionModelWithProjection"),
-    *("CLIPForImageClassification", "SiglipModel", "SiglipVisionModel"),
+    *("MetaClip2Model", "MetaClip2VisionModel", "MetaClip2VisionModelWithProjection"),
+    *(
+        "MetaClip2ForImageClassification",
+        "CLIPForImageClassification",
+        "SiglipModel",
+        "SiglipVisionModel",
+    ),
     *("SiglipForImageClassification", "Dinov2Model", "Dinov2WithRegistersModel"),
-    *("DINOv3ViTModel", "IJepaModel", "IJepaForImageClassification"),
+    *("DINOv3ViTModel", "IJepaModel", "IJepaForImageClassification", "DeiTModel"),
+    *("DeiTForImageClassification", "DeiTForImageClassificationWithTeacher"),
+    *("DeiTForMaskedImageModeling", "BeitModel", "BeitForImageClassification"),
+    *("Dinov2ForImageClassification", "Dinov2WithRegistersForImageClassification"),
+    *("BeitForMaskedImageModeling", "Data2VecVisionModel", "Data2VecVisionForImageClassification"),
 )
 GELU = {
     "gelu": "erf",
@@ -97,6 +115,7 @@ HARMLESS = frozenset(
 
 Tensors decide the number of classes and the size of the pooler.
 """
+BEIT = ("beit", "data2vec-vision")
 DINO = ("dinov2", "dinov2_with_registers", "dinov3_vit")
 OF_SOME: dict[str, tuple[str, ...]] = {
     "num_register_tokens": DINO[1:],
@@ -105,6 +124,12 @@ OF_SOME: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("rope_theta", "use_gated_mlp", "query_bias", "key_bias"), DINO[2:]),
     **dict.fromkeys(("value_bias", "proj_bias", "mlp_bias", "pos_embed_shift"), DINO[2:]),
     **dict.fromkeys(("pos_embed_jitter", "pos_embed_rescale"), DINO[2:]),
+    **dict.fromkeys(("use_relative_position_bias", "use_shared_relative_position_bias"), BEIT),
+    **dict.fromkeys(("use_absolute_position_embeddings", "use_mean_pooling"), BEIT),
+    **dict.fromkeys(("layer_scale_init_value", "vocab_size", "pool_scales", "add_fpn"), BEIT),
+    **dict.fromkeys(("use_auxiliary_head", "auxiliary_loss_weight", "auxiliary_channels"), BEIT),
+    **dict.fromkeys(("auxiliary_num_convs", "auxiliary_concat_input"), BEIT),
+    **dict.fromkeys(("semantic_loss_ignore_index",), BEIT),
 }
 """Keys of some model types only; those that are no field follow from the tensors."""
 

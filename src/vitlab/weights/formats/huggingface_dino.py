@@ -50,11 +50,7 @@ def infer(shapes: StoredShapes, hints: dict[str, Any]) -> Inferred:
     """Config except the number of heads, the epsilon and the GELU, which config.json holds."""
     prefix = next((p for p in PREFIXES if any(n.startswith(p) for n in shapes)), "")
     blocks = next(b for b in LAYERS if any(n.startswith(f"{prefix}{b}.") for n in shapes))
-    if any(name.startswith("classifier.") for name in shapes):
-        raise WeightsError(
-            "a classifier of the class token beside the mean of the patches: not supported; the "
-            "backbone (Dinov2Model, Dinov2WithRegistersModel) loads"
-        )
+    classes = shapes.classes("classifier.weight", "classifier.bias", 0)
     layer = f"{prefix}{blocks}.{{}}"
     depth = shapes.numbered(re.escape(f"{prefix}{blocks}.") + r"(\d+)\.")
     registers = f"{prefix}embeddings.register_tokens"
@@ -73,10 +69,10 @@ def infer(shapes: StoredShapes, hints: dict[str, Any]) -> Inferred:
         **_mlp(shapes, layer, depth, dialect),
         "patch_size": square_or_pair(height, patch_width),
         "channels": channels,
-        "classes": 0,
+        "classes": classes,
         "class_token": True,
         "registers": count,
-        "pool": "cls",
+        "pool": "cls_mean" if classes else "cls",
         "head": "linear",
         "layer_scale": 1.0,
         "qkv_bias": biases[0] is not None,
@@ -136,7 +132,8 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
     third = config.rotary
     if not dialect:
         dialect = frozenset({"layer"} if third else {"encoder.layer", "older", "packed"})
-    prefix = next((p for p in PREFIXES if p in dialect), "")
+    usual = PREFIXES[0 if config.registers else 1] if config.classes else ""
+    prefix = next((p for p in PREFIXES if p in dialect), usual)
     blocks = next(b for b in LAYERS if b in dialect)
     embeddings = f"{prefix}embeddings"
     found = [
@@ -160,7 +157,7 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
         for half in "12":
             found += both(f"{ours}.norm{half}", f"{theirs}.norm{half}")
             found.append(same(f"{ours}.scale{half}.gamma", f"{theirs}.layer_scale{half}.lambda1"))
-    return found
+    return [*found, *both("head", "classifier")] if config.classes else found
 
 
 def _attention_rules(ours: str, names: dict[str, str], config: ViTConfig) -> list[Rule]:
@@ -210,9 +207,9 @@ def check(config: ViTConfig) -> None:
         name,
         config,
         position=("rope",) if third else ("learned1d",),
-        classes=(0,),
         class_token=(True,),
-        pool=("cls",),
+        pool=("cls_mean",) if config.classes and not third else ("cls",),
+        classes=(0,) if third else None,
         head=("linear",),
         registers=None,
         position_prefix=None if third else ("cls",),
