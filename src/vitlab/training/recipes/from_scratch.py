@@ -161,13 +161,16 @@ def cifar10_plain() -> TrainConfig:
     A tenth of the images are held out, so that the run has a curve.
     `vitlab train cifar10_plain --data cifar10 --out runs/plain`
     """
+    base = cifar10_30min()
     return replace(
-        cifar10_30min(),
+        base,
         model="vit_plain",
         hold_out=0.1,
         evaluations=10,
         budget=10.0,
         whiten_frozen=False,
+        # Without norms of queries, keys and branches, Muon needs a lower rate.
+        optimizer=replace(base.optimizer, muon_lr=0.01),
     )
 
 
