@@ -12,8 +12,7 @@ from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.config import Size, ViTConfig, pair
 from vitlab.objectives.objective import objective_of
 from vitlab.registry import OBJECTIVES
-from vitlab.weights.formats.huggingface import family
-from vitlab.weights.formats.huggingface_config import huggingface_fields, is_huggingface
+from vitlab.weights.formats.huggingface_config import family, huggingface_fields, is_huggingface
 from vitlab.weights.formats.timm_config import is_timm, timm_fields
 from vitlab.weights.labels import IMAGENET
 from vitlab.weights.reading import flag, fraction, one_of, read_json, size

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
+from vitlab.weights.formats.huggingface_config import family
 from vitlab.weights.formats.rules import (
     DROP_HEAD,
     Dialect,
@@ -163,15 +164,6 @@ def _tokens(shapes: StoredShapes, prefix: str) -> dict[str, Any]:
         found["head"] = "mlp"
         found["representation_size"] = shapes.classes(f"{dense}.weight", f"{dense}.bias", 0)
     return found
-
-
-def family(config: ViTConfig) -> str:
-    """The `model_type` of transformers that has the parts of a config."""
-    if not config.class_token:
-        return "ijepa"
-    if config.registers:
-        return "deit"
-    return "vit" if config.key_bias and config.layer_scale is None else "beit"
 
 
 def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:

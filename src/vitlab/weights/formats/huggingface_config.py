@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitlab.errors import WeightsError
+from vitlab.models.config import ViTConfig
 from vitlab.weights.reading import flag, fraction, integer, one_of, size
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -132,6 +133,15 @@ OF_SOME: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("semantic_loss_ignore_index",), BEIT),
 }
 """Keys of some model types only; those that are no field follow from the tensors."""
+
+
+def family(config: ViTConfig) -> str:
+    """The `model_type` of transformers that has the parts of a config."""
+    if not config.class_token:
+        return "ijepa"
+    if config.registers:
+        return "deit"
+    return "vit" if config.key_bias and config.layer_scale is None else "beit"
 
 
 def is_huggingface(content: Mapping[str, Any]) -> bool:
