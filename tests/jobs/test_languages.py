@@ -3,8 +3,11 @@
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import vitlab
 from jobs.test_report import full_report, outcome
@@ -89,9 +92,30 @@ def report_of(labels: tuple[str, ...]) -> Report:
 def test_the_report_has_no_english_left() -> None:
     with speaking("zh"):
         page = render(report_of(("cat", "dog", "owl")))
-    own = {"cat", "dog", "owl", "run", "mine", "today", "vit", "adamw", "images"}
+    own = {"cat", "dog", "owl", "run", "mine", "today", "vit", "adamw"}
     assert not english(page, own | {"test", "vit_test"})
     assert "可靠性图" in page
+
+
+@pytest.mark.slow
+def test_reports_of_runs_have_no_english_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Notes on tables, and the report of learning without labels."""
+    monkeypatch.chdir(tmp_path)
+    noise = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
+    for number, pixels in enumerate(noise):
+        Image.fromarray(pixels).save(f"{number}.png")
+    rows = [f"{number}.png,{number}.5" for number in range(20)]
+    Path("t.csv").write_text("\n".join(["path,value", *rows]))
+    budget = {"model": "vit_test", "budget": 1, "budget_in": "steps"}
+    with speaking("zh"):
+        vitlab.train(data="t.csv", out="run", changes=budget)
+        vitlab.pretrain(data="digits", out="mae", changes=budget | {"model.patch_size": 4})
+    for run in ("run", "mae"):
+        page = (tmp_path / run / "report.html").read_text()
+        own = {"vit_test", "vit", "test", "csv", "value", "digits", "mae", "muon", "alternate"}
+        assert not english(page, own | {"learned", "cls", "random"}), run
 
 
 def test_names_of_the_user_are_not_translated() -> None:

@@ -17,6 +17,7 @@ from vitlab.models.cost import cost, image_shape
 from vitlab.models.merging import MergingTransformer
 from vitlab.objectives.objective import Metrics, objective_of
 from vitlab.report.html import Html, data_url, element
+from vitlab.report.language import say
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,9 +114,10 @@ class Drawing:
 
 def show(drawing: Drawing) -> Html:
     """Show a figure on white, with its description."""
-    image = element("img", src=data_url("image/svg+xml", drawing.svg), alt=drawing.caption)
+    caption = say(drawing.caption)
+    image = element("img", src=data_url("image/svg+xml", drawing.svg), alt=caption)
     framed = element("div", image, class_="drawing")
-    return element("figure", framed, element("figcaption", drawing.caption))
+    return element("figure", framed, element("figcaption", caption))
 
 
 Section = tuple[str, tuple[Html | None, ...]]

@@ -52,9 +52,10 @@ def _tiles(report: Report) -> Iterator[tuple[str, str]]:
 
 def render(report: Report) -> str:
     """The whole page, self-contained."""
+    title = say(report.title)
     return page(
-        report.title,
-        heading("vitlab report", report.title, report.made_at),
+        title,
+        heading("vitlab report", title, report.made_at),
         draw_headline(report),
         findings(report),
         *_sections(report),
@@ -113,30 +114,35 @@ def model_facts(model: Model) -> Rows:
         ("parameters", f"{model.parameters:,}"),
         ("FLOPs per image", f"{short(model.flops)} ({short(model.flops / 2)} MACs)"),
         *tokens,
-        *model.details.items(),
+        *_said(model.details),
     ]
 
 
 def data_facts(data: Data) -> Rows:
     """Rows about the data."""
-    size = [] if data.size is None else [("image size", data.size)]
+    size = [] if data.size is None else [("image size", say(data.size))]
     augmentation = []
     if data.augmentation is not None:
-        augmentation = [("augmentation", ", ".join(data.augmentation) or say("none"))]
+        augmentation = [("augmentation", ", ".join(map(say, data.augmentation)) or say("none"))]
     return [
         ("data", data.name),
         (data.counted, f"{data.classes:,}"),
         *((f"{split} images", _counted(data, split)) for split in data.images),
         *size,
         *augmentation,
-        *data.details.items(),
+        *_said(data.details),
     ]
 
 
 def _counted(data: Data, split: str) -> str:
     """Number of images of a split, with the range over the classes."""
     found = data.per_class.get(split)
-    return f"{data.images[split]:,}" + ("" if found is None else f" ({found})")
+    return f"{data.images[split]:,}" + ("" if found is None else f" ({say(found)})")
+
+
+def _said(details: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Further rows, with their values in the language of the page."""
+    return ((name, say(value)) for name, value in details.items())
 
 
 def compute_facts(compute: Compute) -> Rows:
@@ -147,9 +153,9 @@ def compute_facts(compute: Compute) -> Rows:
         ("wall time", duration(compute.seconds)),
         ("steps", f"{compute.steps:,}"),
         ("images seen", f"{compute.images:,}"),
-        ("speed, with evaluation", f"{speed:,.0f} images/s"),
+        ("speed, with evaluation", say(f"{speed:,.0f} images/s")),
         ("device", compute.device),
-        *compute.details.items(),
+        *_said(compute.details),
     ]
 
 
