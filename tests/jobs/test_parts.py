@@ -13,14 +13,19 @@ from data.shard_files import write_folder
 from vitlab.cli.main import run as main
 from vitlab.data.shards.pack import pack
 from vitlab.errors import ConfigError, FileError, InputError
-from vitlab.jobs.parts import Share
-from vitlab.jobs.predict_parts import PredictionParts, merge_predictions, parts_of, predict_parts
+from vitlab.jobs.parts.parts import Share
+from vitlab.jobs.parts.predictions import (
+    PredictionParts,
+    merge_predictions,
+    parts_of,
+    predict_parts,
+)
 
 
 @pytest.fixture
 def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """44 images and a broken one, in parts of 8."""
-    monkeypatch.setattr("vitlab.jobs.parts.IMAGES", 10)
+    monkeypatch.setattr("vitlab.jobs.parts.parts.IMAGES", 10)
     monkeypatch.chdir(tmp_path)
     folder = write_folder(tmp_path / "images")
     (folder / "bee" / "broken.png").write_bytes(b"no image")

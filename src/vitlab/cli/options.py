@@ -230,6 +230,13 @@ Part = Annotated[
     str | None,
     typer.Option("--part", metavar="I/N", help="Compute every N-th part, from the I-th on."),
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="local|ADDRESS",
+        help="Write parts with the workers of a Ray cluster: one on this machine, or an address.",
+    ),
+]
 Merge = Annotated[
     Path | None,
     typer.Option("--merge", metavar="OUT", help="Join the parts of OUT; nothing is computed."),

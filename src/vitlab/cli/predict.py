@@ -21,6 +21,7 @@ from vitlab.cli.options import (
     MergeTokens,
     Part,
     Preparation,
+    Ray,
     loading,
     states_preprocessing,
 )
@@ -96,6 +97,7 @@ def predict(
     engine: Engine = "auto",
     parts: InParts = False,
     part: Part = None,
+    ray: Ray = None,
     merge: Merge = None,
     changes: Changes = None,
     preprocessing: Preparation = None,
@@ -112,7 +114,7 @@ def predict(
         return
     if model is None or not images:
         raise typer.BadParameter("Missing argument: MODEL and images, or --merge OUT")
-    if parts or part is not None:
+    if parts or part is not None or ray is not None:
         _in_parts(
             printer,
             model,
@@ -120,6 +122,7 @@ def predict(
             output=output,
             sheet=contact_sheet,
             part=part,
+            ray=ray,
             top=top or TOP,
             threshold=threshold,
             overwrite=overwrite,
@@ -164,12 +167,11 @@ def _in_parts(
     *,
     output: Path | None,
     sheet: Path | None,
-    part: str | None,
     **options: Any,
 ) -> None:
     """Compute the parts of this process."""
     from vitlab.errors import ConfigError
-    from vitlab.jobs.predict_parts import predict_parts
+    from vitlab.jobs.parts.predictions import predict_parts
 
     if output is None:
         raise ConfigError("parts need --output FILE.csv, .jsonl or .parquet")
@@ -177,7 +179,7 @@ def _in_parts(
         raise ConfigError("parts take no --contact-sheet")
     with image_progress() as watch:
         found = predict_parts(
-            model, images, output=output, part=part, each=printer.fail, watch=watch, **options
+            model, images, output=output, each=printer.fail, watch=watch, **options
         )
     printer.end(found, output.with_name(f"{output.name}.parts"), None)
     if found.failed and rank_and_size()[1] == 1:  # a launcher would end the others
@@ -188,7 +190,7 @@ def _merge(output: Path, others: tuple[object, ...], printer: "PredictionPrinter
     """Join the parts of an output."""
     check_alone("predict --merge", "valid: one")
     from vitlab.errors import ConfigError
-    from vitlab.jobs.predict_parts import merge_predictions
+    from vitlab.jobs.parts.predictions import merge_predictions
 
     if any(others):
         raise ConfigError("--merge OUT takes no model, images or --output")

@@ -32,6 +32,8 @@ UNTIED = ("model", "images", "written", "finished")
 """Settings that may differ between parts: names of what the digests identify."""
 IMAGES = 1024
 """Images of a part, or a few less, so that it is a number of whole batches."""
+MOST_THREADS = 8
+"""Threads of a process: with more, several would compute one batch, and its last bits differ."""
 SETTINGS, LIST = "parts.json", "images.jsonl"
 FORMAT_VERSION = 1
 
@@ -288,23 +290,34 @@ def check_overwrite(share: Share, *, overwrite: bool) -> None:
         raise ConfigError("--overwrite in one of several processes; valid: delete OUT.parts first")
 
 
-def work_on(job: PartsJob, share: Share, *, each: Each, watch: Watch | None) -> Predicted:
+def work_on(
+    parts: Parts,
+    share: Share,
+    compute: Callable[[Sequence[int]], Iterator[Done]],
+    *,
+    each: Each,
+    watch: Watch | None,
+) -> Predicted:
     """Compute the parts of a share that are not there."""
-    began, parts = time.monotonic(), job.parts
-    numbers = parts.mine(share)
+    began, numbers = time.monotonic(), parts.mine(share)
     own = range(share.number, parts.count, share.of)
     before = sum(map(parts.length, set(own) - set(numbers)))
     total = before + sum(map(parts.length, numbers))
     done, failed = before, 0
-    for number in numbers:
-        if parts.path(number).exists():  # by another process, meanwhile
-            done, before = done + parts.length(number), before + parts.length(number)
-            continue
-        for batch in job.compute(number):
-            done, failed = done + batch.images, failed + len(batch.failed)
-            for path, reason in batch.failed:
-                each(path, reason)
-            if watch is not None:
-                watch(done, total)
+    for batch in compute(numbers) if numbers else ():
+        done, failed = done + batch.images, failed + len(batch.failed)
+        for path, reason in batch.failed:
+            each(path, reason)
+        if watch is not None:
+            watch(done, total)
     seconds = time.monotonic() - began
     return Predicted(images=done, failed=failed, done_before=before, seconds=seconds)
+
+
+def computed_here(job: PartsJob, numbers: Sequence[int]) -> Iterator[Done]:
+    """Compute parts in this process; those that another one wrote meanwhile are left out."""
+    for number in numbers:
+        if job.parts.path(number).exists():
+            yield Done(job.parts.length(number), ())
+        else:
+            yield from job.compute(number)

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from vitlab.errors import FileError
 from vitlab.images.open import pixel_limit
 from vitlab.images.pixels import reading
 from vitlab.io.files import replacing
-from vitlab.jobs.parts import (
+from vitlab.jobs.parts.on_ray import computing
+from vitlab.jobs.parts.parts import (
+    MOST_THREADS,
     Done,
     Each,
     ImageList,
@@ -39,8 +42,6 @@ from vitlab.objectives.objective import objective_of
 from vitlab.task import Task
 
 ENDING = ".jsonl"
-MOST_THREADS = 8
-"""Threads of a process: with more, several would compute one batch, and its last bits differ."""
 
 
 def parts_of(output: Path) -> Parts:
@@ -151,6 +152,7 @@ def predict_parts(
     *,
     output: Path,
     part: str | None = None,
+    ray: str | None = None,
     overwrite: bool = False,
     each: Each = lambda path, reason: None,
     watch: Watch | None = None,
@@ -158,12 +160,14 @@ def predict_parts(
 ) -> Predicted:
     """Compute the parts of this process that are not there; `each` gets unreadable images.
 
-    `part` is a share such as `3/16`; None: all. The processes of a launcher divide it.
+    `part` is a share such as `3/16`; None: all. The processes of a launcher divide it. `ray` is the
+    address of a cluster that computes them.
     """
     share = Share.parse(part)
     check_overwrite(share, overwrite=overwrite)
-    job = PredictionParts.open(model, images, output=output, overwrite=overwrite, **options)
-    return work_on(job, share, each=each, watch=watch)
+    open_job = partial(PredictionParts.open, model, images, output=output, **options)
+    job = open_job(overwrite=overwrite)
+    return work_on(job.parts, share, computing(job, open_job, ray), each=each, watch=watch)
 
 
 def merge_predictions(output: Path) -> Predicted:
