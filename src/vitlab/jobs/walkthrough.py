@@ -25,8 +25,8 @@ from vitlab.report.walkthrough.heads import Followed
 from vitlab.report.walkthrough.page import Page, render
 from vitlab.weights.preparation import Stated
 
-DEFAULT_MODEL = "vit_plain.cifar10"
-"""The model inside the package that has the paper's steps and no others."""
+DEFAULT_MODEL = "cifar10"
+"""The model inside the package."""
 ENDINGS = (".html", ".htm")
 
 
@@ -87,16 +87,20 @@ def walkthrough(
     return Walked(walk=walk, model=opened.name, fresh=opened.fresh, page=page, output=path)
 
 
+ACTIVATIONS = {"single-label": "softmax", "multi-label": "sigmoid"}
+
+
 def _answer(classifier: Classifier, walk: Walkthrough) -> Answer | None:
     """Labels and probabilities, or values; None for a model without a head."""
     readout = walk.readout
     if readout.logits is None or readout.by_layer is None:
         return None
-    objective = objective_of(classifier.source.task)
+    task = classifier.source.task
     given = classifier.labels or map(str, range(len(readout.logits)))
+    values = objective_of(task).has_values
     return Answer(
         labels=tuple(given),
-        activation=objective.activation or ("none" if objective.has_values else "softmax"),
+        activation="none" if values else ACTIVATIONS.get(task, "softmax"),
         values=classifier.activate(readout.logits),
         by_layer=classifier.activate(readout.by_layer),
     )
