@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageColor
 
 from data.colours import COLOURS, saved_model, small_model, write_colours
 from vitlab import load, save_weights
@@ -12,7 +12,7 @@ from vitlab.data.order import generator
 from vitlab.errors import DataError, InputError, PreprocessingUnknown
 from vitlab.evaluation.fewshot import METHODS, Labelled, draw_shots
 from vitlab.jobs import features as embed
-from vitlab.jobs.fewshot import fewshot, write_plot
+from vitlab.jobs.fewshot import STYLES, fewshot, write_plot
 from vitlab.models.features import Readout
 
 COUNTS = {"train": 7, "test": 5}
@@ -128,7 +128,8 @@ def test_a_plot_shows_every_method(model: Path, folder: Path, tmp_path: Path) ->
     write_plot(found, tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as picture:
         colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20)}
-    assert {(0x1F, 0x5F, 0xA8), (0xC2, 0x61, 0x1F), (0x2F, 0x7D, 0x4F)} <= colours
+    assert {ImageColor.getrgb(colour) for colour, _ in STYLES.values()} <= colours
+    assert len(STYLES) == 3
 
 
 def test_mistakes(model: Path, folder: Path, tmp_path: Path) -> None:

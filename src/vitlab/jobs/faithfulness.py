@@ -25,7 +25,7 @@ from vitlab.explain.faithfulness import (
     area,
     order_of,
 )
-from vitlab.explain.figure import INK, SOFT, new_figure, save
+from vitlab.explain.figure import save
 from vitlab.explain.limits import STEPS, TESTED
 from vitlab.explain.methods import every_method, images_at_once
 from vitlab.explain.request import METHODS, ExplainRequest, Method, answerable
@@ -35,6 +35,7 @@ from vitlab.jobs.explain import Watch, choose, reads
 from vitlab.machine.device import best_device
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.objective import objective_of
+from vitlab.report.plots import CLASSES, FAINT, PAGE, QUIET, new_figure, styled
 from vitlab.weights.labels import Labels
 
 if TYPE_CHECKING:
@@ -233,35 +234,35 @@ def _mean_interval(values: NDArray[np.float64]) -> Interval | None:
 
 # The curves of deletion and insertion: probability against the share of patches.
 
-# Colours for all kinds of colour vision (Okabe and Ito), and dashes besides.
 STYLES: dict[str, tuple[str, Any]] = {
-    "attention": ("#0072b2", "-"),
-    "rollout": ("#009e73", (0, (6, 2))),
-    "relevance": ("#d55e00", "-"),
-    "gradcam": ("#cc79a7", (0, (3, 1, 1, 1))),
-    "input-gradient": ("#e69f00", (0, (2, 1))),
-    RANDOM: ("#555555", (0, (1, 2))),
+    "attention": (CLASSES[0], "-"),
+    "rollout": (CLASSES[2], (0, (6, 2))),
+    "relevance": (CLASSES[1], "-"),
+    "gradcam": (CLASSES[3], (0, (3, 1, 1, 1))),
+    "input-gradient": (CLASSES[4], (0, (2, 1))),
+    RANDOM: (QUIET, (0, (1, 2))),
 }
-FAINT = "#d9dce1"
+"""Colour and dashes of each method."""
 
 
 def write_plot(found: Faithfulness, path: Path) -> None:
     """Write the figure: PNG, SVG or PDF, by the name."""
-    save(plot(found), path)
+    with styled():
+        save(plot(found), path)
 
 
 def plot(found: Faithfulness) -> "Figure":
     """Both tests side by side; the number is the area under the mean curve."""
-    figure = new_figure()(figsize=(9.6, 4.3), dpi=150, layout="constrained")
+    figure = new_figure(PAGE * 1.3, 4.3)
     left, right = figure.subplots(1, 2, sharey=True)
     for score in found.scores:
         _draw(left, found, score.method, score.deletion_curve, score.deletion)
         _draw(right, found, score.method, score.insertion_curve, score.insertion)
     _dress(left, "deletion: a low curve is a true map", "patches taken away, %", "upper right")
     _dress(right, "insertion: a high curve is a true map", "patches given back, %", "lower right")
-    left.set_ylabel("mean probability of the predicted class", color=INK)
+    left.set_ylabel("mean probability of the predicted class")
     note = f"{Path(found.model).name}, {found.images:,} images; removed patches: {found.removed}"
-    figure.suptitle(literal(note), fontsize=10, color=SOFT)
+    figure.suptitle(literal(note), fontsize=10, color=QUIET)
     return figure
 
 
@@ -280,11 +281,9 @@ def _draw(
 
 
 def _dress(axes: Any, title: str, across: str, legend: str) -> None:
-    axes.set_title(title, fontsize=11, color=INK)
-    axes.set_xlabel(across, color=INK)
+    axes.set_title(title)
+    axes.set_xlabel(across)
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
     axes.grid(color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc=legend, frameon=False, fontsize=9, title="area under the curve")
+    axes.legend(loc=legend, title="area under the curve")

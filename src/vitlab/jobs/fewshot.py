@@ -16,12 +16,22 @@ from vitlab.data.datasets import DataSource, absent_classes, check_split, open_d
 from vitlab.data.images import ImageSet, count_images, one_of
 from vitlab.data.order import generator
 from vitlab.data.split import survey_files
-from vitlab.errors import DataError, FileError, InputError, MissingExtra
+from vitlab.errors import DataError, FileError, InputError
 from vitlab.evaluation.fewshot import METHODS, Answer, Labelled, Score, check_request, draw_shots
 from vitlab.io.files import check_parent, replacing
 from vitlab.io.text import literal
 from vitlab.jobs.features import Embedder, Watch, open_embedder
 from vitlab.models.config import Size
+from vitlab.report.plots import (
+    CLASSES,
+    COLUMN,
+    FAINT,
+    MARKERS,
+    check_matplotlib,
+    new_figure,
+    rendered,
+    styled,
+)
 from vitlab.weights.preparation import Stated
 
 log = logging.getLogger(__name__)
@@ -235,10 +245,8 @@ NAMES = {
     "knn": "nearest neighbours",
     "logistic": "logistic regression",
 }
-COLOURS = {"least-squares": "#1f5fa8", "knn": "#c2611f", "logistic": "#2f7d4f"}
-MARKERS = {"least-squares": "o", "knn": "s", "logistic": "^"}
-"""Methods differ by their marks too, not only by colour."""
-INK, FAINT = "#1f2430", "#d9dce1"
+STYLES = dict(zip(NAMES, zip(CLASSES, MARKERS, strict=False), strict=False))
+"""Colour and mark of each method."""
 
 
 def check_plot(path: Path) -> None:
@@ -246,20 +254,25 @@ def check_plot(path: Path) -> None:
     if path.suffix.lower() != ".png":
         raise FileError(f"{path}: the plot is a PNG; valid: a name that ends in .png")
     check_parent(path)
-    _figure()
+    check_matplotlib("--plot")
 
 
 def write_plot(found: FewShot, path: Path) -> None:
     """Write the plot as a PNG."""
-    figure = _figure()(figsize=(6.4, 4.2), dpi=200, layout="constrained")
-    axes = figure.add_subplot()
+    with styled():
+        figure = new_figure(COLUMN * 1.4, 4.0)
+        _draw_curves(figure.add_subplot(), found)
+        content = rendered(figure, "png")
+    with replacing(path) as file:
+        file.write(content)
+
+
+def _draw_curves(axes: Any, found: FewShot) -> None:
     shots = sorted({score.shots for score in found.scores})
     methods = list(dict.fromkeys(score.method for score in found.scores))
     for number, method in enumerate(methods):
         _draw_curve(axes, found, method, shots, offset=0.06 * (number - (len(methods) - 1) / 2))
     _dress(axes, found, shots)
-    with replacing(path) as file:
-        figure.savefig(file, format="png")
 
 
 def _draw_curve(axes: Any, found: FewShot, method: str, shots: list[int], offset: float) -> None:
@@ -270,13 +283,14 @@ def _draw_curve(axes: Any, found: FewShot, method: str, shots: list[int], offset
     bounds = [score.interval or (score.mean, score.mean) for score in scores]
     below = [mean - 100 * low for mean, (low, _) in zip(means, bounds, strict=True)]
     above = [100 * high - mean for mean, (_, high) in zip(means, bounds, strict=True)]
+    colour, mark = STYLES[method]
     axes.errorbar(
         places,
         means,
         yerr=[below, above],
         label=NAMES[method],
-        color=COLOURS[method],
-        marker=MARKERS[method],
+        color=colour,
+        marker=mark,
         markersize=5,
         linewidth=1.5,
         elinewidth=1.2,
@@ -287,21 +301,11 @@ def _draw_curve(axes: Any, found: FewShot, method: str, shots: list[int], offset
 def _dress(axes: Any, found: FewShot, shots: list[int]) -> None:
     axes.set_xticks(range(len(shots)), [str(count) for count in shots])
     axes.set_xlim(-0.4, len(shots) - 0.6)
-    axes.set_xlabel("labelled images of each class", color=INK)
-    axes.set_ylabel("test accuracy, %", color=INK)
+    axes.set_xlabel("labelled images of each class")
+    axes.set_ylabel("test accuracy, %")
     title = f"{Path(found.model).stem} on {found.data}, frozen features"
-    axes.set_title(literal(title), color=INK)
+    axes.set_title(literal(title))
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     note = f"{found.test_images:,} test images; mean of {found.draws} draws"
     note += ", bars: 95 % interval" if found.draws > 1 else ""
-    axes.legend(loc="lower right", frameon=False, title=note, title_fontsize=8, fontsize=9)
-
-
-def _figure() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("plots", "--plot") from error
-    return Figure
+    axes.legend(loc="lower right", title=note, title_fontsize=8)

@@ -49,12 +49,12 @@ SETTINGS: Any = {
 }
 
 
-def check_matplotlib() -> None:
+def check_matplotlib(purpose: str = "drawing figures") -> None:
     """Raise if matplotlib is missing, before anything is computed."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise MissingExtra("plots", "drawing figures") from error
+        raise MissingExtra("plots", purpose) from error
 
 
 @contextmanager
