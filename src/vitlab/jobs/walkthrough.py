@@ -87,20 +87,16 @@ def walkthrough(
     return Walked(walk=walk, model=opened.name, fresh=opened.fresh, page=page, output=path)
 
 
-ACTIVATIONS = {"single-label": "softmax", "multi-label": "sigmoid"}
-
-
 def _answer(classifier: Classifier, walk: Walkthrough) -> Answer | None:
     """Labels and probabilities, or values; None for a model without a head."""
     readout = walk.readout
     if readout.logits is None or readout.by_layer is None:
         return None
-    task = classifier.source.task
+    objective = objective_of(classifier.source.task)
     given = classifier.labels or map(str, range(len(readout.logits)))
-    values = objective_of(task).has_values
     return Answer(
         labels=tuple(given),
-        activation="none" if values else ACTIVATIONS.get(task, "softmax"),
+        activation=objective.activation or ("none" if objective.has_values else "softmax"),
         values=classifier.activate(readout.logits),
         by_layer=classifier.activate(readout.by_layer),
     )
