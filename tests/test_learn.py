@@ -206,6 +206,17 @@ def test_the_lesson_shows_lines_of_the_file_beside_the_equations() -> None:
     assert set("12345678") == set(re.findall(r"^\((\d)\)  ", page, re.M))
 
 
+def test_questions_are_answered_by_sentences_of_the_lessons() -> None:
+    rows = re.findall(
+        r'^\| (.+\?) \| "(.+)" \| (.+) \|$', (LEARN / "questions.md").read_text(), re.M
+    )
+    assert len(rows) == 20
+    text = "\n".join(page.read_text() for page in LESSONS)
+    said = " ".join(re.sub(r"[*`]", "", text).split())
+    assert not [answer for _, answer, _ in rows if answer not in said]
+    assert all("](" in more for *_, more in rows)
+
+
 def one_file_text() -> str:
     return (LEARN / "vit_in_one_file.py").read_text()
 
