@@ -10,7 +10,7 @@ from vitlab.errors import ConfigError, one_line
 from vitlab.io.files import replacing
 from vitlab.objectives.objective import objective_of
 from vitlab.report.html import Html, element, folded, heading, join, page, pairs, section, tiles
-from vitlab.report.language import say
+from vitlab.report.language import say, spoken
 from vitlab.report.numbers import duration, in_pflops, short
 from vitlab.report.run.content import Compute, Data, Model, Point, Report, show
 from vitlab.report.run.curves import draw_curves
@@ -35,7 +35,8 @@ def findings(report: Report) -> Html | None:
     """Main findings, as sentences."""
     found = report.evaluation
     sentences = [*(objective_of(found.task).report.findings(found) if found else ()), *report.notes]
-    return element("p", " ".join(map(say, sentences)), class_="findings") if sentences else None
+    space = "" if spoken() == "zh" else " "
+    return element("p", space.join(map(say, sentences)), class_="findings") if sentences else None
 
 
 def _tiles(report: Report) -> Iterator[tuple[str, str]]:
