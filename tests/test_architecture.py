@@ -214,7 +214,7 @@ FILES_ENTERED = {
     "finetune --from cifar10 --data digits --steps 2 --out run": 95,
 }
 IMPORTED_BY_EXPLAIN = 110
-EXPLAIN_JOB, IMPORTED_BY_EXPLAIN_JOB = "vitlab.jobs.explain", 64
+EXPLAIN_JOB, IMPORTED_BY_EXPLAIN_JOB = "vitlab.jobs.explain", 65
 SLACK = 1.1
 
 

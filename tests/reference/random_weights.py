@@ -16,7 +16,7 @@ def randomise(model: nn.Module, seed: int = 0) -> None:
         elif tensor.ndim < 2:
             factor = name.endswith(("weight", "gamma"))
             tensor.copy_(0.3 * noise + (1.0 if factor else 0.0))
-        elif name.endswith((".weight",)):
+        elif name.endswith((".weight", "in_proj_weight")):
             tensor.copy_(noise * (2.0 / tensor[0].numel()) ** 0.5)
         else:
             tensor.copy_(noise)

@@ -245,7 +245,7 @@ def test_missing_extra_and_misshapen_tensors(
         ("stages.0.blocks.0.conv_dw.weight", "ConvNeXt"),
         ("layer1.0.conv1.weight", "ResNet"),
         ("visual.attnpool.positional_embedding", "CLIP with a ResNet"),
-        ("visual.trunk.norm.weight", "tower of timm"),
+        ("visual.trunk.stages.0.blocks.0.norm.weight", "a network of convolutions or of stages"),
         ("layers.0.blocks.0.attn.relative_position_bias_table", "Swin"),
         ("blocks.0.attn.rel_pos_h", "SAM"),
         ("mlp_head.0.weight", "early release"),

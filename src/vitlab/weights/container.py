@@ -232,6 +232,7 @@ PREFERRED = (
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
+    "open_clip_model.safetensors",
 )
 TREES = ("opt/target/", "params/")
 """Keys of the parameters in a JAX training state; other keys are not weights."""

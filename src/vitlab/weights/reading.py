@@ -4,7 +4,7 @@ import pickle
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -107,3 +107,13 @@ def one_of(name: str, value: Any, valid: Iterable[Value]) -> Value:
             return choice
     shown = ", ".join(repr(choice) for choice in valid)
     raise WeightsError(f"{name} {value!r} is not supported; valid: {shown}")
+
+
+def section(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Object under a key of a config file; empty if there is none."""
+    found = content.get(key)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise WeightsError(f"{key} {str(found)[:60]!r}; valid: an object")
+    return found

@@ -31,6 +31,7 @@ CONTAINERS = {
     "huggingface-clip": (".safetensors", ".bin", ".pth", ".pt"),
     "huggingface-dino": (".safetensors", ".bin", ".pth", ".pt"),
     "open-clip": (".safetensors", ".pth", ".pt", ".bin"),
+    "open-clip-timm": (".safetensors", ".pth", ".pt", ".bin"),
     "torchvision": (".safetensors", ".pth", ".pt"),
     "vit-pytorch": (".safetensors", ".pth", ".pt"),
     "vitlab": (".safetensors", ".pth", ".pt"),

@@ -13,9 +13,10 @@ from vitlab.models.config import Size, ViTConfig, pair
 from vitlab.objectives.objective import objective_of
 from vitlab.registry import OBJECTIVES
 from vitlab.weights.formats.huggingface_config import family, huggingface_fields, is_huggingface
+from vitlab.weights.formats.open_clip_config import open_clip_fields
 from vitlab.weights.formats.timm_config import is_timm, timm_fields
 from vitlab.weights.labels import IMAGENET
-from vitlab.weights.reading import flag, fraction, one_of, read_json, size
+from vitlab.weights.reading import flag, fraction, naming, one_of, read_json, section, size
 from vitlab.weights.source import WeightSource
 
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
@@ -23,6 +24,8 @@ RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 PROCESSOR_FLAGS = ("do_rescale", "do_normalize", "do_resize", "do_center_crop", "do_convert_rgb")
 UNSUPPORTED = ("offset", "do_pad", "do_flip_channel_order", "do_thumbnail", "crop_pct")
 """Steps of image processors that `Preprocessing` cannot express."""
+OPEN_CLIP = "open_clip_config.json"
+RESIZE_MODES = ("shortest", "squash")
 CROP_MODES = (None, "center", "squash")
 TIMM_IMAGENET = r"(^|_)in1k$"
 """Suffix of the tag of weights with a head trained on ImageNet-1k: `augreg_in21k_ft_in1k`."""
@@ -81,7 +84,7 @@ def read_sidecar(folder: Path, *, trust: bool = False) -> Sidecar:
     """
     path = folder / "config.json"
     if not path.is_file():
-        return Sidecar(preprocessing=_huggingface_preprocessing(folder))
+        return _open_clip(folder, trust=trust)
     content = read_json(path)
     try:
         if "format_version" in content and isinstance(content.get("model"), dict):
@@ -122,6 +125,39 @@ def read_note(content: Mapping[str, Any], beside: Sidecar) -> Sidecar:
         task=content.get("task") or beside.task,
         name=content.get("name"),
         licence=content.get("licence") or (content.get("provenance") or {}).get("licence"),
+    )
+
+
+def _open_clip(folder: Path, *, trust: bool) -> Sidecar:
+    """Content of OpenCLIP's config; that of transformers' image processor comes first."""
+    path, processor = folder / OPEN_CLIP, _huggingface_preprocessing(folder)
+    if not path.is_file():
+        return Sidecar(preprocessing=processor)
+    content = read_json(path)
+    with naming(path):
+        fields, usual = open_clip_fields(content, trust=trust)
+        own = _open_clip_preprocessing(section(content, "preprocess_cfg"), {**usual, **fields})
+    return Sidecar(fields=fields, architecture=usual, preprocessing=processor or own)
+
+
+def _open_clip_preprocessing(
+    given: Mapping[str, Any], fields: Mapping[str, Any]
+) -> Preprocessing | None:
+    """Preprocessing of OpenCLIP: `shortest` crops, `squash` does not keep the proportions."""
+    if "mean" not in given or "std" not in given:
+        return None
+    mode = one_of("resize_mode", given.get("resize_mode", "shortest"), RESIZE_MODES)
+    words = ("bicubic", "bilinear", "random")  # random crops' own word; it evaluates with bicubic
+    word = one_of("interpolation", given.get("interpolation", "bicubic"), words)
+    return Preprocessing.from_json(
+        {
+            "size": pair(size("size", given.get("size") or fields.get("image_size", 224))),
+            "crop": 1.0,
+            "interpolation": "bicubic" if word == "random" else word,
+            "mean": given["mean"],
+            "std": given["std"],
+            "keep_aspect": mode == "shortest",
+        }
     )
 
 

@@ -21,8 +21,7 @@ from vitlab.config import parse_json
 from vitlab.errors import MissingExtra, VitlabError, WeightsError, one_line
 from vitlab.models.text import TextConfig
 from vitlab.weights.formats import text_huggingface
-from vitlab.weights.formats.text_rules import section
-from vitlab.weights.reading import naming, one_of, read_json
+from vitlab.weights.reading import naming, one_of, read_json, section
 from vitlab.weights.source import WeightSource
 
 TOKENIZER, PIECES = "tokenizer.json", "spiece.model"

@@ -11,6 +11,7 @@ from vitlab.weights.formats import (
     huggingface_dino,
     native,
     open_clip,
+    open_clip_trunk,
     timm,
     torchvision,
     vit_pytorch,
@@ -26,6 +27,7 @@ LAYOUTS: Mapping[str, Layout] = {
         huggingface,
         huggingface_clip,
         open_clip,
+        open_clip_trunk,
         torchvision,
         vit_pytorch,
         native,
@@ -34,11 +36,10 @@ LAYOUTS: Mapping[str, Layout] = {
 
 REFUSED = {
     r"visual\.(attnpool|layer\d)\.": ("a CLIP with a ResNet", "its Vision Transformers load"),
-    r"visual\.trunk\.": (
-        "an OpenCLIP model with a tower of timm's",
-        "the tower loads from timm's file of the same weights",
+    r"visual\.attn_pool\.(query$|ln_[qk]\.)": (
+        "a CoCa image tower",
+        "CLIP towers without attention pooling load",
     ),
-    r"visual\.attn_pool\.": ("a CoCa image tower", "CLIP towers without attention pooling load"),
     r"layers\.\d+\.blocks\.\d+\.|(swin\w*\.)?encoder\.layers\.\d+\.blocks\.\d+\.": (
         "a Swin Transformer",
         "plain ViTs load: their blocks have all patches in one window",
@@ -119,7 +120,7 @@ def recognise(names: Collection[str], format: str | None) -> Layout:
     if ours and format is None:
         return LAYOUTS["vitlab"]
     for pattern, (what, instead) in ({} if ours else REFUSED).items():
-        found = next((name for name in names if re.match(pattern, name)), None)
+        found = next((name for name in names if re.match(pattern, _tower(name))), None)
         if found is not None:
             raise WeightsError(f"{what}, by tensor {found!r}: not supported; {instead}")
     _check_images(names)
@@ -131,6 +132,11 @@ def recognise(names: Collection[str], format: str | None) -> Layout:
             f"{len(names)} tensors ({_some(names)}) of no known format; valid: {', '.join(LAYOUTS)}"
         )
     return matches[0]
+
+
+def _tower(name: str) -> str:
+    """Name of a tensor in timm's tower of an OpenCLIP model."""
+    return name.removeprefix(open_clip_trunk.PREFIX)
 
 
 def _check_images(names: Collection[str]) -> None:

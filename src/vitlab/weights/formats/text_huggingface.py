@@ -16,10 +16,9 @@ from vitlab.weights.formats.text_rules import (
     heads_of,
     number,
     scalar,
-    section,
     sized,
 )
-from vitlab.weights.reading import integer, one_of
+from vitlab.weights.reading import integer, one_of, section
 
 PREFIX = "text_model."
 LAYERS = f"{PREFIX}encoder.layers."

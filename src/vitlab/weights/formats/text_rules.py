@@ -99,16 +99,6 @@ def assume(name: str, value: Any, assumed: list[str]) -> Any:
     return value
 
 
-def section(content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Object under a key of a config file; empty if there is none."""
-    found = content.get(key)
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
-        raise WeightsError(f"{key} {str(found)[:60]!r}; valid: an object")
-    return found
-
-
 def number(name: str, value: Any) -> float:
     """A positive, finite number of a config file."""
     valid = isinstance(value, int | float) and not isinstance(value, bool)

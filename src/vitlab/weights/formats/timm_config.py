@@ -220,6 +220,8 @@ def timm_fields(content: Mapping[str, Any], *, trust: bool) -> tuple[Fields, Fie
             valid = ", ".join(sorted(UNDERSTOOD | HARMLESS | set(FIXED)))
             raise WeightsError(f"model argument {argument!r} is not supported; valid: {valid}")
     usual = CONSTANTS | FAMILIES[family] | _fields(arguments, family) if known else {}
+    if usual.get("rope_form") == "pe":  # on the grid of the published model, whatever `img_size`
+        usual["position_grid"] = (known["img_size"] // known["patch_size"],) * 2
     return _fields(given, family), usual, strange + notes
 
 
