@@ -89,6 +89,10 @@ class Unreachable(VitlabError):
     """Other processes of a command that do not answer."""
 
 
+class Elsewhere(VitlabError):
+    """A mistake that the first of several processes reports."""
+
+
 class Interrupted(Exception):
     """An interrupted run that has saved its state; not an error."""
 

@@ -7,7 +7,7 @@ import pytest
 from command import Command
 from processes import environments, outputs, start
 from vitlab.jobs import doctor as job
-from vitlab.jobs.doctor import code_digest
+from vitlab.jobs.processes import code_digest
 
 
 def test_facts_of_one_process(command: Command) -> None:

@@ -2,9 +2,31 @@
 
 import torch
 
-from vitlab.errors import ConfigError
+from vitlab.data.images import ArraySet
+from vitlab.errors import ConfigError, DataError, Elsewhere, VitlabError
+from vitlab.jobs.processes import check_same
 from vitlab.machine import world as of_machine
-from vitlab.machine.world import close_world, open_world, own_items
+from vitlab.machine.world import World, by_first, close_world, open_world, own_items
+
+
+def fail() -> None:
+    raise ConfigError("a mistake that the first process finds")
+
+
+def check_images(world: World) -> None:
+    """Other images in the last process are one mistake, which the first reports."""
+    pixels, labels = torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.arange(3)
+    check_same(ArraySet(images=pixels, labels=labels), world)
+    message = ""
+    try:
+        own = pixels + 1 if world.rank == world.size - 1 else pixels
+        check_same(ArraySet(images=own, labels=labels), world)
+    except DataError as mistake:
+        message = str(mistake)
+    except Elsewhere:
+        message = "reported by the first"
+    expected = f"other images or labels in process {world.size - 1} than in process 0"
+    assert message.startswith("reported" if world.rank else expected), message
 
 
 def check_collectives() -> None:
@@ -32,6 +54,14 @@ def check_collectives() -> None:
     received = world.exchange(parts, [rank + 1] * size)
     assert [r.tolist() for r in received] == [[10.0 * r + rank] * (rank + 1) for r in range(size)]
     assert own_items(range(7), world) == range(rank, 7, size)
+    assert by_first(lambda: [rank], world) == [0]
+    mistakes: list[VitlabError] = []
+    try:
+        by_first(fail, world)
+    except VitlabError as mistake:
+        mistakes.append(mistake)
+    assert [type(mistake) for mistake in mistakes] == [Elsewhere if rank else ConfigError]
+    check_images(world)
     world.wait()
     close_world()
     assert of_machine._opened is None

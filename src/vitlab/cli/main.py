@@ -47,7 +47,7 @@ from vitlab.cli.train import TrainCommand, train
 from vitlab.cli.walkthrough import walkthrough
 from vitlab.cli.weights import weights
 from vitlab.cli.zeroshot import zeroshot
-from vitlab.errors import ConfigError, VitlabError
+from vitlab.errors import ConfigError, Elsewhere, VitlabError
 from vitlab.machine.world import check_alone, close_world, launched, rank_and_size
 
 PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
@@ -179,6 +179,8 @@ def _report(error: Exception) -> int:
     flush_or_discard(sys.stdout)
     if (shortage := shortage_in(error)) is not None:
         return _fail(shortage, 2)
+    if isinstance(error, Elsewhere):  # one line is enough
+        return 2
     if isinstance(error, VitlabError):
         return _fail(str(error), 2)
     if launched() and isinstance(error, RuntimeError) and LOST.search(str(error)):

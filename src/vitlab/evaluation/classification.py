@@ -13,7 +13,7 @@ from vitlab.config import to_dict
 from vitlab.data.images import Labels
 from vitlab.errors import InputError
 from vitlab.evaluation.calibration import Reliability, Temperature, reliability
-from vitlab.evaluation.distributed import computed
+from vitlab.evaluation.distributed import computed, inference
 from vitlab.evaluation.metrics import (
     ClassMetrics,
     Tally,
@@ -259,7 +259,7 @@ def _answers(
 
     def compute(batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         images, labels, index = batch
-        with torch.inference_mode():
+        with inference(model):
             logits = answer(images)
             if flip:
                 logits = torch.stack([logits, answer(images.flip(-1))], dim=1)

@@ -4,18 +4,31 @@ Batches are the same for any number of processes, so their outputs are too, to t
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from vitlab.machine.world import World
+from vitlab.machine.world import World, is_shard
 
 Batch = tuple[Tensor, Tensor, Tensor]
 """Images `[B, C, H, W]` ready for the model, labels, and the index of each image `[B]`."""
 B = TypeVar("B", bound=tuple[Tensor, ...])
+
+
+@contextmanager
+def inference(model: nn.Module) -> Iterator[None]:
+    """Context of a forward pass for evaluation.
+
+    A model in shards keeps buffers of its first pass, and training writes to them: they must not be
+    tensors of the inference mode.
+    """
+    sharded = any(is_shard(parameter) for parameter in model.parameters())
+    with torch.no_grad(), torch.inference_mode(not sharded):
+        yield
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,11 @@
 """`vitlab doctor`: facts of this machine, and differences between the processes of a command."""
 
-import hashlib
 import os
 import platform
 import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +15,7 @@ import torch
 from vitlab import __version__
 from vitlab.data.datasets import Data, absolute, open_data
 from vitlab.jobs.plan import current_commit
-from vitlab.jobs.processes import digest_of
+from vitlab.jobs.processes import code_digest, digest_of
 from vitlab.machine.device import best_device, cores, fast_precision, free_bytes
 from vitlab.machine.world import World, open_world
 
@@ -102,15 +99,6 @@ def _backends() -> Iterator[str]:
     for name in ("gloo", "nccl", "xccl", "mpi"):
         if getattr(dist, f"is_{name}_available", lambda: False)():
             yield name
-
-
-@cache
-def code_digest() -> str:
-    """Hash of all files of the package."""
-    root, digest = Path(__file__).parents[1], hashlib.blake2b(digest_size=8)
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def _differences(facts: list[dict[str, str]]) -> Iterator[str]:

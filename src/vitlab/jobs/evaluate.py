@@ -29,7 +29,7 @@ from vitlab.evaluation.calibration import NO_TEMPERATURE, Temperature, helpful_t
 from vitlab.evaluation.classification import Batches, Outcome, collect, collect_flipped
 from vitlab.evaluation.distributed import DistributedBatches
 from vitlab.jobs.plan import read_plan, read_survey
-from vitlab.jobs.processes import check_same_data, survey_once
+from vitlab.jobs.processes import check_same, survey_once
 from vitlab.jobs.training_run import divided
 from vitlab.machine.device import best_device
 from vitlab.machine.world import ALONE, World, open_world
@@ -163,7 +163,7 @@ def evaluate(
         world=world,
     )
     images = _open(source, split, place)
-    check_same_data(images, world)
+    check_same(images, world)
     held_out = _open(source, "validation", place) if temperature else None
     outcome, broken, mirrored = job.collect(images, watch, flip=flip)
     fitted = None if held_out is None else job.fit(held_out)

@@ -29,7 +29,7 @@ from vitlab.jobs.start import Start, Started, absolute, open_teacher, open_weigh
 from vitlab.jobs.train import carry_out, open_new, split_changes, take_auto, train
 from vitlab.jobs.training_run import TrainingRun, Watcher
 from vitlab.machine.device import best_device
-from vitlab.machine.world import World, open_world
+from vitlab.machine.world import World, by_first, open_world
 from vitlab.models.config import Size, pair
 from vitlab.models.variants import variant_name
 from vitlab.models.vit import VisionTransformer
@@ -156,8 +156,7 @@ def finetune(
     if continues(folder, request, world):
         watcher.note(f"the run in {folder} continues: this command began it")
         return train(data=data, out=out, resume=True, download=download, watcher=watcher)
-    if world.rank == 0:
-        check_new(folder)
+    by_first(lambda: check_new(folder), world)
     if find_lr:
         check_range_test(wanted)
     options.check(wanted)

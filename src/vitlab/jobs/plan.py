@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from vitlab.data.images import Survey
 from vitlab.errors import ConfigError
 from vitlab.io.files import locked, write_json
 from vitlab.jobs.start import Start
-from vitlab.machine.world import ALONE, World, launched
+from vitlab.machine.world import ALONE, World, by_first, launched
 from vitlab.models.config import ViTConfig
 from vitlab.models.variants import ModelConfig, configure
 from vitlab.training.config import TrainConfig
@@ -121,11 +121,12 @@ def read_run(run: Path, world: World) -> tuple[Plan, Survey | None]:
     """Plan and survey of a run, read by the first process."""
     if world.size == 1:
         return read_plan(run), read_survey(run)
-    read: tuple[dict[str, Any], dict[str, Any] | None] = ({}, None)
-    if world.rank == 0:
+
+    def read() -> tuple[dict[str, Any], dict[str, Any] | None]:
         found = read_survey(run)
-        read = (to_dict(read_plan(run)), None if found is None else to_dict(found))
-    plan, survey = world.share(read)
+        return to_dict(read_plan(run)), None if found is None else to_dict(found)
+
+    plan, survey = by_first(read, world)
     return from_dict(Plan, plan), None if survey is None else from_dict(Survey, survey)
 
 
@@ -136,8 +137,7 @@ def continues(run: Path, request: str, world: World) -> bool:
     """
     if not launched() or not request:
         return False
-    begun = world.rank == 0 and plan_path(run).is_file()
-    return world.share(begun and read_plan(run).request == request)
+    return by_first(lambda: plan_path(run).is_file() and read_plan(run).request == request, world)
 
 
 def check_new(run: Path) -> None:
@@ -164,21 +164,22 @@ def working_in(run: Path, world: World = ALONE) -> Iterator[None]:
 
     Of several processes, the first does.
     """
-    if world.rank:
-        yield
-        return
-    run.mkdir(parents=True, exist_ok=True)
 
     def refuse() -> None:
         raise ConfigError(f"{run}: another process is working on this run; let it end, or end it")
 
-    with locked(run / LOCK, refuse):
+    def enter() -> None:
+        run.mkdir(parents=True, exist_ok=True)
+        lock.enter_context(locked(run / LOCK, refuse))
         for folder in (run, run / "checkpoints", run / "bundle"):
             for path in folder.glob(".*"):
                 if LEFTOVER.fullmatch(path.name) and path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
                 elif LEFTOVER.fullmatch(path.name):
                     path.unlink(missing_ok=True)
+
+    with ExitStack() as lock:
+        by_first(enter, world)
         yield
 
 

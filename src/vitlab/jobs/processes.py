@@ -2,9 +2,12 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import torch
 
 from vitlab.config import from_dict, to_dict
 from vitlab.data.datasets import SurveyFiles
@@ -14,7 +17,7 @@ from vitlab.data.split import survey_files
 from vitlab.errors import DataError
 from vitlab.evaluation.classification import Batches
 from vitlab.evaluation.distributed import Batch, DistributedBatches
-from vitlab.machine.world import ALONE, World
+from vitlab.machine.world import ALONE, World, by_first
 
 T = TypeVar("T")
 
@@ -53,31 +56,61 @@ def survey_once(
     def survey(data: StoredSet) -> StoredSet:
         if world.size == 1 or data.survey is not None or not len(data):
             return survey_files(data, known=known, watch=watch)
-        if world.rank == 0:
-            found = survey_files(data, known=known, watch=watch)
-            assert found.survey is not None
-            world.share(to_dict(found.survey))
-            return found
-        first = from_dict(Survey, world.share({}))
+        found: list[StoredSet] = []
+
+        def read() -> dict[str, Any]:
+            found.append(survey_files(data, known=known, watch=watch))
+            assert found[0].survey is not None
+            return to_dict(found[0].survey)
+
+        first, mistake = from_dict(Survey, by_first(read, world)), ""
         try:
-            return survey_files(data, known=first)
+            found = found or [survey_files(data, known=first)]
         except DataError as error:
-            raise DataError(f"process {world.rank} and process 0: {error}") from error
+            mistake = f"process {world.rank} and process 0: {error}"
+        mistakes = world.collect(mistake)
+        by_first(lambda: _raise_first(mistakes), world)
+        return found[0]
 
     return survey
 
 
-def check_same_data(images: ImageSet, world: World) -> None:
-    """Raise if processes have other images or labels than the first."""
+def _raise_first(mistakes: Sequence[str]) -> None:
+    for mistake in filter(None, mistakes):
+        raise DataError(mistake)
+
+
+def check_same(images: ImageSet, world: World) -> None:
+    """Raise if a process has other images or labels, or another version, than the first."""
     if world.size == 1:
         return
-    digests = world.collect(digest_of(images))
-    others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-    if others:
-        raise DataError(
-            f"processes {', '.join(map(str, others))} have other images or labels than process 0; "
-            f"valid: the same data in the same order on every machine"
-        )
+    facts = {
+        "images or labels": digest_of(images),
+        "code of vitlab": code_digest(),
+        "version of torch": torch.__version__,
+    }
+    every = world.collect(facts)
+    by_first(lambda: _compare(every), world)
+
+
+def _compare(every: Sequence[Mapping[str, str]]) -> None:
+    for name, first in every[0].items():
+        others = [str(rank) for rank, facts in enumerate(every) if facts[name] != first]
+        if others:
+            raise DataError(
+                f"other {name} in process {', '.join(others)} than in process 0; valid: the same "
+                f"data in the same order, and the same versions, on every machine "
+                f"(vitlab doctor --data compares them)"
+            )
+
+
+@cache
+def code_digest() -> str:
+    """Hash of all files of the package."""
+    root, digest = Path(__file__).parents[1], hashlib.blake2b(digest_size=8)
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def digest_of(images: ImageSet) -> str:

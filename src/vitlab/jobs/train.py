@@ -53,7 +53,7 @@ from vitlab.jobs.run_result import (
 )
 from vitlab.jobs.training_run import TrainingRun, Watcher
 from vitlab.machine.device import best_device, cores, free_bytes, is_out_of_memory
-from vitlab.machine.world import World, open_world
+from vitlab.machine.world import World, by_first, open_world
 from vitlab.models.config import ViTConfig
 from vitlab.models.variants import configure
 from vitlab.nn.lora import merge_lora
@@ -112,8 +112,7 @@ def train(
         plan, source, known = _reopen(folder, recipe, data, wanted, download, watcher, world)
         auto, _ = take_auto(wanted)
     else:
-        if world.rank == 0:
-            check_new(folder)
+        by_first(lambda: check_new(folder), world)
         if find_lr:
             check_range_test(wanted)
         known, (auto, given) = None, take_auto(wanted)
@@ -254,9 +253,9 @@ def _fit(run: TrainingRun) -> None:
 def _store_plan(run: TrainingRun) -> None:
     """Write survey and plan; a new run gets its number of steps first."""
     new, first_process = not run.plan.steps, run.world.rank == 0
+    if new:  # no other command may have begun a run meanwhile
+        by_first(lambda: check_new(run.folder), run.world)
     if first_process:
-        if new:
-            check_new(run.folder)  # no other command may have begun a run meanwhile
         write_survey(run.folder, survey_of(run.train))
     if not new:
         return

@@ -24,7 +24,7 @@ from vitlab.errors import ConfigError, DataError, OutOfMemory
 from vitlab.evaluation.classification import Batches
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.jobs.plan import Plan, model_config
-from vitlab.jobs.processes import check_same_data, divide_batches, share_config
+from vitlab.jobs.processes import check_same, divide_batches, share_config
 from vitlab.jobs.start import Started, open_start
 from vitlab.machine.device import (
     DEVICE_MEMORY,
@@ -35,7 +35,7 @@ from vitlab.machine.device import (
     fitting,
     keep_freed_memory,
 )
-from vitlab.machine.world import ALONE, World, whole
+from vitlab.machine.world import ALONE, World, by_first, whole
 from vitlab.models.config import ViTConfig, pair
 from vitlab.models.cost import weight_bytes
 from vitlab.models.variants import ModelConfig, create_model
@@ -130,7 +130,7 @@ class TrainingRun:
         _check_options(config, device, watcher)
         _check_processes(config, world, auto)
         train, validation = open_images(source, config, known, images)
-        check_same_data(train, world)
+        check_same(train, world)
         if config.objective is None:
             learning = learning_for(source.task, train, validation, len(source.labels), config)
         else:
@@ -254,6 +254,10 @@ class TrainingRun:
         Muon's changes in proportion.
         """
         watcher, given = self.watcher, self.plan.train.optimizer
+        if self.state.sharded:
+            raise ConfigError(
+                "find_lr with parallel fsdp; valid: parallel ddp, or a learning rate (optimizer.lr)"
+            )
         watcher.note("range test: the loss while the learning rate grows from step to step ...")
         trials = find_lr(
             self.model,
@@ -435,7 +439,7 @@ def _check_options(config: TrainConfig, device: torch.device, watcher: Watcher) 
 
 def _check_processes(config: TrainConfig, world: World, auto: Collection[str]) -> None:
     """Raise if several processes cannot train together as configured."""
-    check_division(config, world)
+    by_first(lambda: check_division(config, world), world)
     if "batch_size" in auto and world.size > 1:
         raise ConfigError(
             f"batch_size auto with {world.size} processes; valid: the number of images in the "

@@ -6,10 +6,10 @@ processes: nothing imports it, and nothing here imports torch, unless there are 
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
-from vitlab.errors import ConfigError
+from vitlab.errors import ConfigError, Elsewhere, VitlabError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -170,7 +170,29 @@ def own_items(items: Sequence[T], world: World) -> Sequence[T]:
     return items[world.rank :: world.size]
 
 
+def by_first(work: Callable[[], T], world: World) -> T:
+    """Result of `work`, JSON-serialisable, which the first process does; all raise its mistakes."""
+    if world.size == 1:
+        return work()
+    found: list[T] = []
+    if world.rank == 0:
+        try:
+            found = [work()]
+        except VitlabError:
+            world.share(found)
+            raise
+    answer = world.share(found)
+    if not answer:
+        raise Elsewhere("process 0 reports a mistake")
+    return answer[0]
+
+
 # Tensors of which each process holds a shard: DTensors of torch, which is not imported here.
+
+
+def is_shard(tensor: "Tensor") -> bool:
+    """True if this process holds a shard of the tensor."""
+    return hasattr(tensor, "full_tensor")
 
 
 def local(tensor: "Tensor") -> "Tensor":

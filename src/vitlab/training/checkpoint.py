@@ -23,7 +23,7 @@ from torch import Tensor
 from vitlab.config import parse_json, without_removed
 from vitlab.errors import ConfigError, WeightsError
 from vitlab.io.files import replacing
-from vitlab.machine.world import World
+from vitlab.machine.world import World, by_first
 from vitlab.training.config import TrainConfig
 from vitlab.training.state import TrainState
 from vitlab.weights.container import open_weights, raw_bytes, write_safetensors
@@ -300,11 +300,16 @@ def resume(folder: Path, state: TrainState, settings: Mapping[str, Any]) -> Prog
 
     Of several processes, the first reads the file.
     """
-    stored = None
-    if state.world.rank == 0 and (stored := _newest(folder)) is not None:
-        known = {**ADDED, **without_removed(TrainConfig, stored.progress.settings)}
-        _check_settings(known, {k: v for k, v in settings.items() if k in known or k != PLAN})
-    stored = share_checkpoint(stored, state.world)
+    found: list[Checkpoint] = []
+
+    def read() -> None:
+        if (stored := _newest(folder)) is not None:
+            known = {**ADDED, **without_removed(TrainConfig, stored.progress.settings)}
+            _check_settings(known, {k: v for k, v in settings.items() if k in known or k != PLAN})
+            found.append(stored)
+
+    by_first(read, state.world)
+    stored = share_checkpoint(next(iter(found), None), state.world)
     return Progress(settings=settings) if stored is None else restore(state, stored)
 
 

@@ -189,6 +189,7 @@ def fit(
                     book.save(checkpoint_path(files.checkpoints, state.step), state)
                     book.prune(state, config.keep)
                 if signalled:
+                    world.wait()  # a launcher stops processes soon after the first of them ended
                     raise Interrupted(signalled, state.step, steps)
     finally:
         log.close(finished=state.step == steps or _out_of_patience(state, config))

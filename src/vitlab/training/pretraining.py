@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vitlab.data.order import seed_for
 from vitlab.errors import ConfigError
 from vitlab.evaluation.classification import Batches
-from vitlab.evaluation.distributed import computed
+from vitlab.evaluation.distributed import computed, inference
 from vitlab.images.preprocessing import Preprocessing
 from vitlab.models.pretraining import MaskedAutoencoder, MaskedPatch, PretrainingModel
 from vitlab.models.vit import VisionTransformer
@@ -141,7 +141,7 @@ class HiddenWatch:
         def compute(batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
             pixels, _, index = batch
             hide_alike(int(index[0]))
-            with torch.inference_mode():
+            with inference(model):
                 found = model.predict(pixels)
             return found.loss.cpu(), found.correct.cpu(), found.total.cpu(), index.cpu()
 
