@@ -7,12 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from data.shard_files import write_folder
 from vitlab.cli.main import run as main
 from vitlab.data.shards.pack import pack
 from vitlab.errors import ConfigError, FileError, InputError
+from vitlab.evaluation.feature_file import reading_features
+from vitlab.jobs.features import extract
+from vitlab.jobs.parts.features import extract_parts, merge_features
 from vitlab.jobs.parts.parts import Share
 from vitlab.jobs.parts.predictions import (
     PredictionParts,
@@ -99,6 +103,40 @@ def test_shards_and_lists_of_files(images: Path, ending: str) -> None:
 def part(output: str, number: int) -> Path:
     """File of a part."""
     return parts_of(Path(output)).path(number)
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+def test_features_in_parts_are_those_of_one_file(images: Path, ending: str) -> None:
+    pack(images, Path("shards"), images=9)
+    for source in ("images", "shards"):
+        whole, output = Path(f"{source}.whole.{ending}"), Path(f"{source}.{ending}")
+        extract("cifar10", [source], output=whole, batch_size=4)
+        found = [
+            extract_parts("cifar10", [source], output=output, batch_size=4, part=f"{n}/2")
+            for n in (2, 1)
+        ]
+        assert (sum(each.images for each in found), sum(each.failed for each in found)) == (45, 1)
+        merged = merge_features(output)
+        assert (merged.images, merged.labelled, len(merged.broken)) == (44, 44, 1)
+        with reading_features(whole) as one, reading_features(output) as two:
+            assert one.names(range(44)) == two.names(range(44))
+            assert one.info == two.info
+            for mine, theirs in zip(one.chunks(50), two.chunks(50), strict=True):
+                # Batches of other images, on another number of threads.
+                np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    for changes, expected in FEATURE_MISTAKES.items():
+        with pytest.raises((ConfigError, FileError, InputError), match=expected) as caught:
+            extract_parts("cifar10", ["shards"], output=output, **{"batch_size": 4} | dict(changes))
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="sample in parts; valid: files and folders"):
+        extract_parts("cifar10", ["sample"], output=Path(f"sample.{ending}"))
+
+
+FEATURE_MISTAKES: dict[tuple[tuple[str, Any], ...], str] = {
+    (("kind", "cls"),): "was begun with another kind .pooled, now cls.; --overwrite",
+    (("batch_size", 5),): "was begun with another batch size .4, now 5.",
+    (("split", "train"),): "parts take no --split",
+}
 
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {

@@ -40,15 +40,16 @@ sys.exit(run(sys.argv[1:]))
 """`vitlab` with parts of at most ten images, killed with its second one."""
 
 
-@pytest.mark.parametrize(("job", "ending"), [("predict", "csv")])
+@pytest.mark.parametrize(("job", "ending"), [("predict", "csv"), ("features", "npz")])
 def test_killed_processes_and_another_that_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, ending: str
 ) -> None:
     images = write_folder(tmp_path / "images")
 
     def call(output: Path) -> list[str]:
-        common = ("--parts", "--batch-size", "4", "--engine", "torch", "--output")
-        return [job, "cifar10", str(images), *common, str(output)]
+        engine = ["--engine", "torch"] if job == "predict" else []
+        common = ("--parts", "--batch-size", "4", "--output", str(output))
+        return [job, "cifar10", str(images), *engine, *common]
 
     killed, whole = tmp_path / f"killed.{ending}", tmp_path / f"whole.{ending}"
     outputs(start(2, ["-c", SMALL, *call(killed)]), -signal.SIGKILL)

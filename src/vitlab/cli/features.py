@@ -5,16 +5,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vitlab.cli.completion import complete_model
 from vitlab.cli.options import (
     Download,
     DrawSeed,
-    Images,
     ImagesAtOnce,
     ImageSize,
+    InParts,
     Json,
     Layer,
+    Merge,
     Model,
+    Part,
     Preparation,
+    Ray,
     Workers,
     split_names,
     states_preprocessing,
@@ -27,7 +31,10 @@ from vitlab.cli.output import (
     print_pairs,
     print_table,
 )
-from vitlab.cli.progress import job_progress
+from vitlab.cli.progress import image_progress, job_progress
+from vitlab.config import to_dict
+from vitlab.errors import ConfigError
+from vitlab.machine.world import check_alone
 
 if TYPE_CHECKING:
     from vitlab.evaluation.fewshot import Score
@@ -37,9 +44,22 @@ if TYPE_CHECKING:
 
 @states_preprocessing
 def features(
-    model: Model,
-    images: Images,
-    output: Annotated[Path, typer.Option(metavar="FILE.npz|.parquet", help="File to write.")],
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="A run, a bundle, a weight file or a name.", autocompletion=complete_model
+        ),
+    ] = None,
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="IMAGE|FOLDER|GLOB|SHARDS|DATA-NAME...",
+            help="Images of any of these; sample/test/17 is one image of a dataset.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz|.parquet", help="File to write.")
+    ] = None,
     kind: Annotated[
         str,
         typer.Option(
@@ -55,27 +75,74 @@ def features(
     batch_size: ImagesAtOnce = 64,
     workers: Workers = 0,
     download: Download = False,
+    parts: InParts = False,
+    part: Part = None,
+    ray: Ray = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete the parts of --output first.")
+    ] = False,
+    merge: Merge = None,
     preprocessing: Preparation = None,
     json: Json = False,
 ) -> None:
     """Write the features of images to a file; unreadable images are listed and skipped."""
+    if merge is not None:
+        _merge(merge, (model, images, output), json)
+        return
+    if model is None or not images or output is None:
+        raise typer.BadParameter("Missing argument: MODEL, images and --output, or --merge OUT")
+    options: dict[str, Any] = {
+        "kind": kind,
+        "layer": layer,
+        "image_size": image_size,
+        "split": split,
+        "batch_size": batch_size,
+        "workers": workers,
+        "preprocessing": preprocessing,
+    }
+    if parts or part is not None or ray is not None:
+        _in_parts(model, images, output, json, part=part, ray=ray, overwrite=overwrite, **options)
+        return
+    check_alone("features", "valid for several: --parts")
     from vitlab.jobs.features import extract
 
     with job_progress() as watch:
-        found = extract(
-            model,
-            images,
-            output=output,
-            kind=kind,
-            layer=layer,
-            image_size=image_size,
-            split=split,
-            batch_size=batch_size,
-            workers=workers,
-            download=download,
-            preprocessing=preprocessing,
-            watch=watch,
-        )
+        found = extract(model, images, output=output, download=download, watch=watch, **options)
+    _print(found, json)
+
+
+def _in_parts(model: str, images: list[str], output: Path, json: bool, **options: Any) -> None:
+    """Compute the parts of this process."""
+    from vitlab.jobs.parts.features import extract_parts
+
+    broken: dict[str, str] = {}
+
+    def keep(path: str | None, reason: str) -> None:
+        broken[str(path)] = reason
+
+    with image_progress() as watch:
+        found = extract_parts(model, images, output=output, each=keep, watch=watch, **options)
+    if json:
+        print_json({"output": str(output), **to_dict(found)})
+        return
+    before = f" ({found.done_before:,} of them before)" if found.done_before else ""
+    print_pairs([("images", f"{found.images:,}{before}"), ("parts", f"{output}.parts")])
+    print_left_out(broken)
+
+
+def _merge(output: Path, others: tuple[object, ...], json: bool) -> None:
+    """Join the parts of an output."""
+    from vitlab.jobs.parts.features import merge_features
+
+    check_alone("features --merge", "valid: one")
+    if any(others):
+        raise ConfigError("--merge OUT takes no model, images or --output")
+    with job_progress() as watch:
+        found = merge_features(output, watch)
+    _print(found, json)
+
+
+def _print(found: "Extracted", json: bool) -> None:
     if json:
         print_json(_facts(found))
         return

@@ -62,7 +62,7 @@ PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
 """Commands in the order of `vitlab --help`."""
 CLASSES: dict[Callable[..., None], type[TyperCommand]] = {train: TrainCommand}
 """Commands with more help than their docstring and options."""
-SEVERAL = ("train", "finetune", "pretrain", "evaluate", "predict", "doctor")
+SEVERAL = ("train", "finetune", "pretrain", "evaluate", "predict", "features", "doctor")
 """Commands that several processes may work on."""
 LOST = re.compile(r"gloo|nccl|\bpeer\b|socket|TCPStore", re.IGNORECASE)
 """Messages of torch about a process that does not answer."""

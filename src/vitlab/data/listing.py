@@ -123,7 +123,9 @@ def _indexed(index: Index, split: str) -> Iterator[Listed]:
             numbers = torch.arange(start, end)
             labels = torch.zeros(end - start, dtype=torch.int64)
             images = IndexedSet(index=index, numbers=numbers, labels=labels)
-            yield Listed(images=images, names=_Names(images), labels=_Classes(index, start, end))
+            yield Listed(
+                images=images, names=_Names(images), labels=ShardClasses(index, start, end)
+            )
 
 
 class _Names(Sequence[str]):
@@ -141,7 +143,7 @@ class _Names(Sequence[str]):
         return str(self._images.name(range(len(self))[place]))
 
 
-class _Classes(Sequence[str]):
+class ShardClasses(Sequence[str]):
     """Class of each sample from `start` to before `end`; empty where it has none."""
 
     def __init__(self, index: Index, start: int, end: int) -> None:

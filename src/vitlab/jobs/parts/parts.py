@@ -73,26 +73,39 @@ class IndexedList:
     """Images of shards or tables."""
 
     def __init__(self, index: Index) -> None:
-        self._index = index
+        self.index = index
         self.digest = index.header.digest
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.index)
 
     def pictures(self, start: int, end: int) -> Sequence[ImageSource]:
         """Images from `start` to before `end`."""
-        return [self._index.image(number) for number in range(start, end)]
+        return [self.index.image(number) for number in range(start, end)]
 
 
 class FileList:
-    """Image files, sorted by name."""
+    """Image files in a fixed order, with a label each where these are used."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
+    def __init__(self, names: Sequence[str], labels: Sequence[str] = ()) -> None:
+        self.names, self.labels = names, labels
         digest = hashlib.blake2b(digest_size=16)
-        for name in names:
-            digest.update(os.fsencode(name) + b"\0")
+        for text in (*names, *labels):
+            digest.update(os.fsencode(text) + b"\0")
         self.digest = digest.hexdigest()
+
+    def to_lines(self) -> Iterator[bytes]:
+        """Lines of JSON: names, or pairs of a name and a label."""
+        rows = zip(self.names, self.labels, strict=True) if self.labels else self.names
+        return (json.dumps(row).encode() + b"\n" for row in rows)
+
+    @classmethod
+    def from_lines(cls, lines: Sequence[bytes]) -> "FileList":
+        """List from the output of `to_lines`."""
+        rows = [json.loads(line) for line in lines]
+        if all(isinstance(row, str) for row in rows):
+            return cls(rows)
+        return cls([name for name, _ in rows], [label for _, label in rows])
 
     def __len__(self) -> int:
         return len(self.names)
@@ -210,7 +223,7 @@ class Parts:
             found, settled = images(), settle(None)
             if isinstance(found, FileList):
                 with replacing(self.folder / LIST) as file:
-                    file.writelines(json.dumps(name).encode() + b"\n" for name in found.names)
+                    file.writelines(found.to_lines())
             batch = int(settled["batch_size"])
             content = {
                 "format_version": FORMAT_VERSION,
@@ -226,11 +239,10 @@ class Parts:
         """The list of earlier processes: files that were added since are not part of it."""
         path = self.folder / LIST
         try:
-            lines = path.read_bytes().splitlines()
-            found: ImageList = FileList([json.loads(line) for line in lines])
+            found: ImageList = FileList.from_lines(path.read_bytes().splitlines())
         except FileNotFoundError:
             found = images()
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise FileError(f"{path}: not a list of images ({one_line(error)})") from error
         if found.digest != self.settings["digest"]:
             raise FileError(f"{self.folder} was begun with other images; --overwrite starts anew")
