@@ -1,6 +1,7 @@
 """I-JEPA through our class, and files that no class of ours can hold, each refused by one line."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,42 @@ def test_refused_by_one_line(tensor: str) -> None:
     assert REFUSED[tensor] in str(raised.value)
     assert tensor in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def states(state: dict[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
+    """Training states of several authors around the same tensors."""
+    head = {"head.mlp.0.weight": torch.zeros(3, 60), "head.last_layer.weight_g": torch.zeros(3, 1)}
+    module = {f"module.{name}": tensor for name, tensor in state.items()}
+    backbone = {f"backbone.{name}": tensor for name, tensor in state.items()}
+    return {
+        "DINO": {"student": {**backbone}, "teacher": backbone | head, "epoch": 3},
+        "DINOv2": {"teacher": backbone | {"dino_head.mlp.0.weight": torch.zeros(3, 60)}},
+        "I-JEPA": {"encoder": module, "target_encoder": module, "predictor": {}, "epoch": 1},
+        "MSN": {
+            "target_encoder": module | {"module.fc.fc1.weight": torch.zeros(3, 60)},
+            "prototypes": torch.zeros(3),
+        },
+        "MAE": {"model": state | {"decoder_pos_embed": torch.zeros(1, 3, 3)}},
+        "EVA": {"module": state},
+    }
+
+
+@pytest.mark.parametrize("author", states({}))
+def test_training_states_of_authors(author: str, tmp_path: Path) -> None:
+    size = {"img_size": (24, 40), "patch_size": 8, "depth": 3, "num_classes": 0}
+    theirs = timm.create_model("vit_tiny_patch16_224", embed_dim=60, num_heads=5, **size).eval()
+    randomise(theirs)
+    torch.save(states(theirs.state_dict())[author], tmp_path / "a.pth")
+    ours = vitlab.load_weights(tmp_path / "a.pth", heads=5, stored_image_size=(24, 40))
+    same_logits(ours, theirs, (24, 40))
+    vitlab.save_weights(ours, tmp_path / "back.pth", format="timm")
+    back = torch.load(tmp_path / "back.pth", weights_only=True)
+    assert {*back} == {*theirs.state_dict()}
+
+
+def test_a_torchscript_archive_is_refused(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "a.pt")
+    with pytest.raises(WeightsError, match=r"a TorchScript archive, .* valid: torch\.save"):
+        vitlab.load_weights(tmp_path / "a.pt")

@@ -1,5 +1,6 @@
 """vit-pytorch: the installed release, and the one that averages the class token too."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,31 @@ def test_inexpressible(changes: dict[str, Any], named: str, tmp_path: Path) -> N
     model = vitlab.VisionTransformer(small_config(**changes))
     with pytest.raises(WeightsError, match=f"format 'vit-pytorch' cannot express {named}"):
         vitlab.save_weights(model, tmp_path / "a.pth", format="vit-pytorch")
+
+
+SIMPLE: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "three blocks": ("simple_vit", {"depth": 3, "dim": 48, "heads": 3, "dim_head": 16}, {}),
+    "wide heads": (
+        "simple_vit",
+        {"depth": 1, "dim": 40, "heads": 2, "dim_head": 64, "channels": 1, "patch_size": (4, 8)},
+        {"patch_size": (4, 8)},
+    ),
+    "registers": (
+        "simple_vit_with_register_tokens",
+        {"depth": 5, "dim": 36, "heads": 3, "dim_head": 12, "num_register_tokens": 2},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SIMPLE)
+def test_simple_vit(case: str, tmp_path: Path) -> None:
+    module, arguments, open_fields = SIMPLE[case]
+    arguments = {**SHAPE, "num_classes": 7, "mlp_dim": 56, **arguments}
+    library = importlib.import_module(f"vit_pytorch.{module}")
+    theirs = library.SimpleViT(**arguments).eval()
+    fields = {"heads": arguments["heads"], "image_size": (24, 40), **open_fields}
+    ours = converted(theirs, tmp_path, format="vit-pytorch", **fields)
+    assert (ours.config.position, ours.config.pool) == ("sincos2d", "mean")
+    same_logits(ours, theirs, (24, 40), ours.config.channels)
+    same_back(ours, theirs, tmp_path, format="vit-pytorch")

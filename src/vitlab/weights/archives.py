@@ -82,7 +82,10 @@ def write_npz(file: BinaryIO, tensors: Iterable[tuple[str, Tensor]], comment: by
 
 # Files of `torch.save`, opened without running pickled code.
 
-NESTED = ("state_dict", "model", "model_state", "model_state_dict", "teacher", "model_ema", "net")
+NESTED = (
+    *("state_dict", "model", "model_state", "model_state_dict", "teacher", "model_ema", "net"),
+    *("target_encoder", "encoder", "module"),  # MSN, I-JEPA, EVA
+)
 """Keys of the weights in the `.pth` files of training scripts, most trusted first."""
 LEVELS = 8
 """Levels of dictionaries that are searched: one that contains itself is endless."""
@@ -132,6 +135,11 @@ class TorchState:
         except (pickle.UnpicklingError, OSError, EOFError, MemoryError):
             raise  # `reading` has a better message for these
         except Exception as error:
+            if "TorchScript" in str(error):
+                raise WeightsError(
+                    "a TorchScript archive, as that of CLIP by OpenAI: refused, it holds code; "
+                    "valid: torch.save(torch.jit.load(FILE).state_dict(), NEW_FILE)"
+                ) from error
             raise WeightsError(f"not a readable weight file ({one_line(error)})") from error
 
 

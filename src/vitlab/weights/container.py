@@ -239,6 +239,8 @@ TREES = ("opt/target/", "params/")
 SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.[a-z]+$")
 """Number and count in the name of a shard: `model-00001-of-00003.safetensors`."""
 WRAPPERS = ("module.", "_orig_mod.", "model.", "backbone.")
+BESIDE_BACKBONE = ("head.", "dino_head.", "ibot_head.")
+"""Heads beside the `backbone` in the training states of DINO and DINOv2."""
 
 
 def open_weights(path: Path) -> TensorFile:
@@ -318,7 +320,9 @@ def _unwrapped(file: TensorFile) -> TensorFile:
     while changed:
         changed = False
         for prefix in WRAPPERS:
-            if names and all(name.startswith(prefix) for name in names):
+            bare = [name for name in names if not name.startswith(prefix)]
+            alone = prefix == "backbone." and all(name.startswith(BESIDE_BACKBONE) for name in bare)
+            if len(bare) < len(names) and (not bare or alone):
                 names = {name.removeprefix(prefix): raw for name, raw in names.items()}
                 changed = True
     if not names:

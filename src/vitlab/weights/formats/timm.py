@@ -43,9 +43,10 @@ SHARED = "rel_pos_bias"
 PERIODS = "rope_embed.periods"
 TRAINING_ONLY = re.compile(
     r"mask_token$|decoder_|local_cls_norm\.|lm_head\.|rope\.freqs_(cos|sin)$"
+    r"|fc\.|(head|dino_head|ibot_head)\.(mlp|last_layer)\."
 )
-"""Token of masked patches, MAE's decoder, heads of masked pre-training, and rotations that follow
-from the config."""
+"""Token of masked patches, MAE's decoder, heads of pre-training (BEiT, MSN, DINO), and rotations
+that follow from the config."""
 ROTARY: dict[str, dict[str, Any]] = {
     "eva": {"rope": True, "rope_form": "eva", "rope_theta": 1e4, "position_grid": (16, 16)},
     "pe": {"rope": True, "rope_form": "pe", "rope_theta": 1e4},

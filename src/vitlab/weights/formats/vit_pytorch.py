@@ -1,7 +1,8 @@
 """vit-pytorch: the current release, and the one whose `mean` also averages the class token.
 
 The older one keeps the class token as [1, 1, D] and the table as [1, N, D], always with a class
-token; the current one drops the leading axis, and the class token with `pool="mean"`.
+token; the current one drops the leading axis, and the class token with `pool="mean"`. `SimpleViT`
+(arXiv:2205.01580), with registers or without, has fixed sines and cosines and no class token.
 """
 
 import math
@@ -29,6 +30,7 @@ from vitlab.weights.formats.rules import (
 
 LAYER = "transformer.layers.{}"
 STEM = "to_patch_embedding"
+REGISTERS = "register_tokens"
 FLAT = "(p1 p2 c)"
 """Row-major over the patch and channel-last: the order of the library's flattened patches."""
 
@@ -42,8 +44,10 @@ def infer(shapes: StoredShapes, hints: dict[str, Any]) -> Inferred:
     depth = shapes.numbered(r"transformer\.layers\.(\d+)\.")
     width, flat = shapes.sized(f"{STEM}.2.weight", 2)
     inner = shapes.layer(f"{LAYER}.0.to_qkv.weight", depth, 2)[0] // 3
-    older = len(shapes.first("pos_embedding")) == 3
-    tokens = _class_tokens(shapes, older=older)
+    simple = not shapes.keys() & {"pos_embedding", "cls_token"}
+    older = not simple and len(shapes.first("pos_embedding")) == 3
+    tokens = 0 if simple else _class_tokens(shapes, older=older)
+    head, out, _ = _names(simple=simple)
     channels, patch_size = _patch(flat, hints)
     decided: dict[str, Any] = {
         "width": width,
@@ -52,11 +56,14 @@ def infer(shapes: StoredShapes, hints: dict[str, Any]) -> Inferred:
         "patch_size": patch_size,
         "patch_norm": "both",
         "channels": channels,
-        "classes": shapes.classes("mlp_head.weight", "mlp_head.bias", 0),
+        "classes": shapes.classes(f"{head}.weight", f"{head}.bias", 0),
         "class_token": bool(tokens),
+        "registers": shapes.sized(REGISTERS, 2)[0] if REGISTERS in shapes else 0,
         "head": "linear",
         "qkv_bias": False,
-        "proj": shapes.any_layer(f"{LAYER}.0.to_out.0.weight", depth) is not None,
+        "proj": shapes.any_layer(f"{LAYER}.0.{out}.weight", depth) is not None,
+        "proj_bias": not simple,
+        **({"position": "sincos2d"} if simple else {}),
         "gelu": "erf",
         "norm_eps": 1e-5,
     }
@@ -69,10 +76,15 @@ def infer(shapes: StoredShapes, hints: dict[str, Any]) -> Inferred:
         defaults={"pool": "cls"} if older else {},
         attention_width=inner,
         published_heads={},  # `dim_head` is 64 for every width
-        positions=("pos_embedding", shapes.first("pos_embedding")[-2]),
+        positions=None if simple else ("pos_embedding", shapes.first("pos_embedding")[-2]),
         dialect=frozenset(["older"] if older else []),
         notes=() if "patch_size" in hints else (f"patch_size {patch_size}, channels {channels}",),
     )
+
+
+def _names(*, simple: bool) -> tuple[str, str, str]:
+    """Names of the head, of the projection of the heads and of the last layer of an MLP."""
+    return ("linear_head", "to_out", "net.3") if simple else ("mlp_head", "to_out.0", "net.4")
 
 
 def _class_tokens(shapes: StoredShapes, *, older: bool) -> int:
@@ -115,7 +127,11 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
         *both("stem.norm_after", f"{STEM}.3"),
         *both("encoder.norm", "transformer.norm"),
     ]
-    if older:
+    simple = config.position == "sincos2d"
+    if simple:
+        rows = [moved("registers", REGISTERS, "n d -> 1 n d")] if config.registers else []
+        found += rows
+    elif older:
         found.append(moved("positions.0.table", "pos_embedding", "1 n d -> n d"))
         found.append(same("cls_token", "cls_token"))
     else:
@@ -124,7 +140,7 @@ def rules(config: ViTConfig, dialect: Dialect) -> list[Rule]:
     for layer in range(config.depth):
         found += _layer_rules(f"encoder.blocks.{layer}", LAYER.format(layer), config)
     if config.classes:
-        found += both("head", "mlp_head")
+        found += both("head", _names(simple=simple)[0])
     return found
 
 
@@ -139,19 +155,23 @@ def _only_older(config: ViTConfig) -> bool:
 
 
 def _layer_rules(ours: str, theirs: str, config: ViTConfig) -> list[Rule]:
-    out = both(f"{ours}.attention.proj", f"{theirs}.0.to_out.0") if config.proj else []
+    _, last, second = _names(simple=config.position == "sincos2d")
+    proj = both(f"{ours}.attention.proj", f"{theirs}.0.{last}", bias=config.proj_bias)
+    out = proj if config.proj else []
     return [
         *both(f"{ours}.norm1", f"{theirs}.0.norm"),
         same(f"{ours}.attention.qkv.weight", f"{theirs}.0.to_qkv.weight"),
         *out,
         *both(f"{ours}.norm2", f"{theirs}.1.net.0"),
         *both(f"{ours}.mlp.fc1", f"{theirs}.1.net.1"),
-        *both(f"{ours}.mlp.fc2", f"{theirs}.1.net.4"),
+        *both(f"{ours}.mlp.fc2", f"{theirs}.1.{second}"),
     ]
 
 
 def check(config: ViTConfig) -> None:
-    """Raise for settings that the library's ViT lacks; epsilon and GELU are built in."""
+    """Raise for settings that the library's models lack; epsilon and GELU are built in."""
+    if config.position == "sincos2d":
+        return _check_simple(config)
     single = config.heads == 1 and config.key_width == config.width
     require_plain(
         "vit-pytorch",
@@ -164,6 +184,25 @@ def check(config: ViTConfig) -> None:
         proj=(not single,),
         position_prefix=("cls", "all") if config.class_token else None,
         pool=("cls", "mean_all") if config.class_token else ("mean", "mean_all"),
+    )
+
+
+def _check_simple(config: ViTConfig) -> None:
+    """Raise for settings that SimpleViT lacks."""
+    require_plain(
+        "vit-pytorch",
+        config,
+        position=("sincos2d",),
+        position_grid=(None, config.grid),
+        patch_norm=("both",),
+        class_token=(False,),
+        registers=None,
+        pool=("mean",),
+        head=("linear",),
+        gelu=("erf",),
+        norm_eps=(1e-5,),
+        qkv_bias=(False,),
+        proj_bias=(False,),
     )
 
 
