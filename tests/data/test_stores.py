@@ -26,6 +26,7 @@ from vitlab.data.shards.pack import pack
 from vitlab.data.shards.store import Store, StoreError
 from vitlab.errors import ConfigError, DataError, InputError, VitlabError
 from vitlab.images.preprocessing import HALF, Preprocessing
+from vitlab.jobs.parts.predictions import merge_predictions, predict_parts
 
 PREPARED = Preprocessing(size=(24, 20), mean=HALF, std=HALF)
 
@@ -187,6 +188,32 @@ def test_a_store_that_is_gone_stops_the_run_with_one_line(server: Faults, home: 
     assert index_module.REST > 60
     assert failing.source(0).read()
     assert all(data.source(number).read() for number in range(44))
+
+
+def test_parts_are_not_written_while_the_store_fails(
+    server: Faults, shards: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitlab.jobs.parts.parts.IMAGES", 12)
+    address = server.address + PATTERN
+    indexed(address)
+
+    def work(images: str, name: str) -> Path:
+        predict_parts("cifar10", [images], output=tmp_path / name, batch_size=4)
+        merge_predictions(tmp_path / name)
+        return tmp_path / name
+
+    shutil.rmtree(home / "cache")
+    server.plan = {"00003.tar": ["503"]}
+    with pytest.raises(InputError, match=r"HTTP 503, 3 times; parts that are complete stay"):
+        work(address, "p.csv")
+    assert list((tmp_path / "p.csv.parts").glob("0*"))
+    server.plan = {}
+    local = work(str(shards / "shards"), "local.csv")
+    assert work(address, "p.csv").read_bytes() == local.read_bytes()
+    server.plan = {"00003.tar": ["404"]}  # for good: its images are records with an error
+    shutil.rmtree(home / "cache")
+    found = predict_parts("cifar10", [address], output=tmp_path / "q.csv", batch_size=4)
+    assert (found.images, found.failed) == (44, 9)
 
 
 def test_shards_that_fail_while_they_are_indexed_are_listed(

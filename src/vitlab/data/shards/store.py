@@ -6,6 +6,7 @@ one that is too short, is repeated; what is missing or refused is not.
 
 import glob
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,10 @@ REASON = 120
 """Characters of the reason of a failure."""
 TRY_LATER = (408, 425, 429)
 """Client errors that may pass, beside every error of the server."""
+
+
+MAY_PASS = re.compile(r", \d+ times( \([\d,]+ images\))?$")
+"""End of the reason of a failure that was repeated, and may pass later."""
 
 
 class StoreError(DataError):

@@ -35,6 +35,7 @@ from vitlab.jobs.parts.parts import (
     Parts,
     Share,
     check_overwrite,
+    checked,
     work_on,
 )
 from vitlab.jobs.predict import Predicted
@@ -97,11 +98,14 @@ class FeatureParts:
                 )
                 new = list(broken.items())[reported:]
                 reported += len(new)
-                yield Done(len(rows) + len(new), [(str(name), reason) for name, reason in new])
-            failed = {str(name): reason for name, reason in broken.items()}
-            write_json(path.with_suffix(BROKEN), failed)
-        late = list(failed.items())[reported:]
-        yield Done(len(late), late)
+                failed = [(str(name), reason) for name, reason in new]
+                yield checked(Done(len(rows) + len(new), failed))
+            late = [(str(name), reason) for name, reason in list(broken.items())[reported:]]
+            last = checked(Done(len(late), late))
+            write_json(
+                path.with_suffix(BROKEN), {str(name): reason for name, reason in broken.items()}
+            )
+        yield last
 
     def _part(self, number: int) -> Listed:
         """Images of a part."""

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from vitlab.config import parse_json
 from vitlab.data.shards.index import Index
 from vitlab.data.shards.layout import index_at
+from vitlab.data.shards.store import MAY_PASS
 from vitlab.errors import ConfigError, FileError, InputError, VitlabError, one_line
 from vitlab.images.pixels import ImageSource, path_of
 from vitlab.io.files import locked, replacing, write_json
@@ -288,6 +289,16 @@ class PartsJob(Protocol):
     def compute(self, number: int) -> Iterator[Done]:
         """Write a part; yields after each batch."""
         ...
+
+
+def checked(done: Done) -> Done:
+    """Images of a part; raises if a store failed, since other attempts may find them."""
+    for path, reason in done.failed:
+        if MAY_PASS.search(reason):
+            raise InputError(
+                f"{path}: {reason}; parts that are complete stay, the same command continues"
+            )
+    return done
 
 
 Each = Callable[[str | None, str], None]

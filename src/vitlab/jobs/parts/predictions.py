@@ -25,6 +25,7 @@ from vitlab.jobs.parts.parts import (
     Share,
     Watch,
     check_overwrite,
+    checked,
     list_inputs,
     work_on,
 )
@@ -129,7 +130,8 @@ class PredictionParts:
         with reading(manifest.max_pixels), replacing(self.parts.path(number)) as file:
             for batch in predictor.stream(pictures, top=manifest.top, continued=True):
                 file.write(b"".join(map(written.encode, batch)))
-                yield Done(len(batch), [(p.path, p.error) for p in batch if p.error is not None])
+                failed = [(p.path, p.error) for p in batch if p.error is not None]
+                yield checked(Done(len(batch), failed))
 
 
 def _check_batch(found: int, wanted: int) -> None:
