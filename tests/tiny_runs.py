@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.data.loader import Batch
+from vitlab.models.config import ViTConfig
 from vitlab.models.variants import create_model
 from vitlab.training.config import TrainConfig
 from vitlab.training.loop import RunFiles, fit
@@ -74,16 +75,19 @@ def fit_noise(
     losses: Sequence[float] | None = None,
     first: bool = False,
     noise: float = 0.0,
+    network: ViTConfig | None = None,
     **changes: Any,
 ) -> TrainState:
     """Train on noise, from the latest checkpoint; the accuracy grows until step `best_at`.
 
     It is `values[step - 1]` where they are given, the loss `losses[step - 1]`; `noise` of the
-    accuracy is said to be chance. With `first`, step 0 is evaluated: the last of the values.
+    accuracy is said to be chance; `network` replaces `vit_test`. With `first`, step 0 is evaluated:
+    the last of the values.
     """
     config = replace(CONFIG, **changes)
     torch.manual_seed(0)
-    state = new_state(create_model("vit_test", drop_path=0.1), config)
+    model = create_model("vit_test", drop_path=0.1) if network is None else create_model(network)
+    state = new_state(model, config)
 
     def evaluate(model: nn.Module) -> Iterator[tuple[str, float]]:
         with torch.inference_mode():
