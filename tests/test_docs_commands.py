@@ -129,7 +129,7 @@ def check_command(text: str) -> None:
 def draw(place: Path) -> None:
     """Write a small image of noise, or an array where the name says so."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    random = np.random.default_rng(len(str(place)))
+    random = np.random.default_rng(list(str(place).encode()))
     if place.suffix == ".npy":
         shape = (256,) if "signals" in place.parts else (36, 32, 5)
         np.save(place, random.integers(0, 256, shape, np.uint8))

@@ -20,6 +20,7 @@ from vitlab.classify.classifier import Classifier
 from vitlab.errors import DataError, FileError, InputError, UnknownName, Unsupported, VitlabError
 from vitlab.jobs.walkthrough import DEFAULT_MODEL, walkthrough
 from vitlab.models.config import pair
+from vitlab.report.language import say, speaking
 from vitlab.report.numbers import number
 from vitlab.report.walkthrough.parts import MOST, coloured, maths, photograph, tensor, worked
 from vitlab.weights.source import WeightSource
@@ -246,6 +247,14 @@ def test_an_image_of_the_sample_and_the_default_model(tmp_path: Path) -> None:
     assert f"Image: sample/test/17. Model: {name}." in text
     assert not found.fresh
     assert len(text) < 1_000_000
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_default_model_has_the_steps_of_the_paper(language: str) -> None:
+    page = vitlab.walkthrough("sample/test/17", language=language).page
+    with speaking(language):
+        steps = [say(step) for step in STEPS if step not in USUAL]
+    assert [title.split(". ", 1)[1] for title in Reader(page).titles] == steps
 
 
 def test_random_weights_are_told() -> None:

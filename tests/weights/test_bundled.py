@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 import vitlab
 from command import script
 from vitlab.errors import UnknownName, WeightsError
+from vitlab.models.variants import variant
 from vitlab.weights import resolve
 from vitlab.weights.bundle import load_bundle, read_bundle_config
 from vitlab.weights.resolve import bundled_models, bundled_name, bundled_names, locate, named
@@ -104,6 +106,24 @@ def test_what_is_shipped_can_be_read() -> None:
         script("bundle-model").check_content(folder, read_bundle_config(folder))
         assert (folder / "model.safetensors").stat().st_size <= 8_000_000
         assert vitlab.load(name).labels
+
+
+def test_each_model_is_as_accurate_on_the_sample_as_its_metrics_say() -> None:
+    for name in bundled_models():
+        found = vitlab.evaluate(name, data="sample").evaluation
+        assert found.images == 1000
+        stated = read_bundle_config(bundled_models()[name])["metrics"]["test_accuracy"]
+        # Three standard deviations of 1,000 images.
+        assert abs(found.accuracy - stated) < 3 * (stated * (1 - stated) / 1000) ** 0.5, name
+
+
+def test_the_plain_model_has_the_architecture_of_the_paper() -> None:
+    config = vitlab.load("vit_plain.cifar10").model.config
+    plain = replace(config, dynamic_size=False, image_size=32)
+    assert plain == variant("vit_plain")
+    assert (config.stem, config.position, config.pool) == ("patch", "learned1d", "cls")
+    folder = bundled_models()["vit_plain.cifar10"]
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 4_000_000
 
 
 @pytest.fixture

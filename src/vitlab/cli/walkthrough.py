@@ -16,7 +16,7 @@ def walkthrough(
     ],
     model: Annotated[
         str | None,
-        typer.Option(help="A run, a bundle, a weight file, or a name; default: cifar10."),
+        typer.Option(help="A run, a bundle, a weight file, or a name; default: vit_plain.cifar10."),
     ] = None,
     output: Annotated[Path, typer.Option(metavar="PAGE.html", help="Page to write.")] = Path(
         "walkthrough.html"

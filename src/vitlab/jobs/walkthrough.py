@@ -25,8 +25,8 @@ from vitlab.report.walkthrough.heads import Followed
 from vitlab.report.walkthrough.page import Page, render
 from vitlab.weights.preparation import Stated
 
-DEFAULT_MODEL = "cifar10"
-"""The model inside the package."""
+DEFAULT_MODEL = "vit_plain.cifar10"
+"""The model inside the package that has the paper's steps and no others."""
 ENDINGS = (".html", ".htm")
 
 
