@@ -1,10 +1,12 @@
-"""What data costs on the CPU: batches in memory against a training step, files against Pillow.
+"""What data costs on the CPU: batches in memory against a step, files against Pillow, loaders.
 
     python benchmarks/data.py
     python benchmarks/data.py --threads 2 --rounds 20 --json data.json
 
 Batches in memory are measured as a share of the step of a CIFAR ViT (patch 4, width 192, depth 9);
-JPEGs of 500 x 375 become batches of 224 x 224 with a random crop, a flip and normalisation.
+JPEGs of 500 x 375 become batches of 224 x 224 with a random crop, a flip and normalisation. The
+loaders decode them in processes of their own: a folder against torch's DataLoader, tar shards
+against webdataset (if it is installed; a folder that holds it may be in PYTHONPATH).
 """
 
 import argparse
@@ -12,11 +14,14 @@ import json
 import os
 import platform
 import random
+import shutil
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +48,15 @@ BATCH = 128
 BATCHES = 10
 """In one call of a contestant that makes batches in memory: one alone is too short to time."""
 FILES = 64
+LOADED, SHUFFLED = 16, 256
+"""Batches in a turn of a loader, many more than it makes ahead; webdataset's buffer of samples."""
+LOADERS = {
+    "vitlab, folder": "vitlab_loader",
+    "DataLoader": "torch_loader",
+    "vitlab, shards": "vitlab_loader",
+    "webdataset": "webdataset_loader",
+}
+PEERS = {"vitlab, folder": "DataLoader", "vitlab, shards": "webdataset"}
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 Call = Callable[[], Any]
@@ -134,30 +148,159 @@ def vitlab_decoding(folder: str) -> Call:
     return decode
 
 
-def pillow_files(folder: str) -> Call:
-    """Each image on its own: open, convert, crop, resize, mirror, to float, normalise."""
-    import torch
+class PillowTransform:
+    """One image: open, convert, crop, resize, mirror, to float, normalise."""
 
-    from vitlab.images.decode import crop_box
-    from vitlab.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
+    def __call__(self, file: Any) -> Any:
+        import torch
 
-    paths = sorted(Path(folder).iterdir())
-    mean, std = np.array(IMAGENET_MEAN, np.float32), np.array(IMAGENET_STD, np.float32)
-    draw = random.Random(0)
+        from vitlab.images.decode import crop_box
+        from vitlab.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
-    def transform(path: Path) -> torch.Tensor:
-        with Image.open(path) as opened:
+        mean, std = np.array(IMAGENET_MEAN, np.float32), np.array(IMAGENET_STD, np.float32)
+        with Image.open(file) as opened:
             image = opened.convert("RGB")
         size = (image.height, image.width)
-        top, left, bottom, right = crop_box(size, area=AREA, ratio=RATIO, seed=draw.getrandbits(32))
+        top, left, bottom, right = crop_box(
+            size, area=AREA, ratio=RATIO, seed=random.getrandbits(32)
+        )
         image = image.crop((left, top, right, bottom))
         image = image.resize((224, 224), Image.Resampling.BILINEAR)
-        if draw.random() < 0.5:
+        if random.random() < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         pixels = (np.asarray(image, np.float32) / 255 - mean) / std
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
+
+def pillow_files(folder: str) -> Call:
+    """The images of a folder, one after the other."""
+    import torch
+
+    paths, transform = sorted(Path(folder).iterdir()), PillowTransform()
     return lambda: torch.tensor(torch.stack([transform(path) for path in paths]).shape)
+
+
+# Loaders with processes of their own, endless and shuffled.
+
+
+def vitlab_loader(data: str, workers: int) -> Call:
+    """Ours, of a folder or of shards."""
+    import torch
+
+    from vitlab.data.augment.config import AugmentConfig
+    from vitlab.data.datasets import open_data
+    from vitlab.data.loader import FileLoader
+    from vitlab.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+
+    source = open_data(data)
+    loader = FileLoader(
+        source.open_train(),
+        batch_size=FILES,
+        seed=0,
+        augment=AugmentConfig(random_resized_crop=AREA, crop_ratio=RATIO, flip="random"),
+        preprocessing=Preprocessing(
+            size=(224, 224), mean=IMAGENET_MEAN, std=IMAGENET_STD, interpolation="bilinear"
+        ),
+        classes=len(source.labels),
+        workers=workers,
+    )
+    batches = loader.batches()
+    return lambda: torch.tensor([next(batches).images.shape for _ in range(LOADED)][-1])
+
+
+class Photos:
+    """Dataset of a folder of classes for torch's DataLoader."""
+
+    def __init__(self, folder: str) -> None:
+        self.paths, self.transform = sorted(Path(folder).glob("*/*.jpg")), PillowTransform()
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.transform(self.paths[number])
+
+
+def torch_loader(data: str, workers: int) -> Call:
+    """`torch.utils.data.DataLoader` of a folder."""
+    import torch
+    from torch.utils.data import DataLoader, RandomSampler
+
+    photos: Any = Photos(data)
+    sampler = RandomSampler(photos, replacement=True, num_samples=1 << 30)
+    batches = iter(DataLoader(photos, FILES, sampler=sampler, num_workers=workers))
+    return lambda: torch.tensor([next(batches).shape for _ in range(LOADED)][-1])
+
+
+def webdataset_loader(data: str, workers: int) -> Call:
+    """webdataset of shards, with torch's DataLoader as it advises."""
+    import torch
+    import webdataset
+
+    transform = PillowTransform()
+    shards = sorted(map(str, Path(data).rglob("*.tar")))
+    dataset = webdataset.WebDataset(shards, resampled=True, shardshuffle=False).shuffle(SHUFFLED)
+    decoded = dataset.to_tuple("jpg").map_tuple(lambda content: transform(BytesIO(content)))
+    batches = iter(
+        webdataset.WebLoader(decoded.batched(FILES), batch_size=None, num_workers=workers)
+    )
+    return lambda: torch.tensor([next(batches)[0].shape for _ in range(LOADED)][-1])
+
+
+def write_loaded(folder: Path) -> tuple[Path, Path]:
+    """The photos many times over, as a folder of classes and as shards."""
+    from vitlab.data.shards.pack import pack
+
+    (folder / "photos").mkdir()
+    write_photos(folder / "photos")
+    for number in range(LOADED * FILES):
+        name = folder / "folder" / f"class {number % 8}" / f"{number:05}.jpg"
+        name.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "photos" / f"{number % FILES:03}.jpg", name)
+    pack(folder / "folder", folder / "shards", images=2 * FILES)
+    return folder / "folder", folder / "shards"
+
+
+def measure_loaders(options: argparse.Namespace, progress: Progress) -> list[Round]:
+    """Ours and theirs on the same folder and the same shards, in turn."""
+    with tempfile.TemporaryDirectory() as root:
+        folder, shards = map(str, write_loaded(Path(root)))
+        names = [name for name in LOADERS if name != "webdataset" or find_spec("webdataset")]
+        contestants = [
+            Contestant(
+                name=name,
+                factory=f"data:{LOADERS[name]}",
+                arguments={
+                    "data": folder if name in ("vitlab, folder", "DataLoader") else shards,
+                    "workers": options.workers,
+                },
+            )
+            for name in names
+        ]
+        progress.start("loaders")
+        rounds, _ = compete(
+            contestants,
+            rounds=options.rounds,
+            threads=1,
+            seconds=options.seconds,
+            check=check_shapes,
+            progress=progress.round,
+        )
+    return rounds
+
+
+def loader_report(rounds: list[Round], workers: int) -> str:
+    """Images per second, and ratios against the peer of the same data."""
+    lines = [f"loaders: {workers} processes, {LOADED} batches of {FILES} a turn"]
+    for name in rounds[0]:
+        seconds = statistics.median(turns[name].seconds / FILES / LOADED for turns in rounds)
+        theirs = PEERS.get(name)
+        ratio = ""
+        if theirs in rounds[0]:
+            found = compare([paired_ratios(rounds, name, str(theirs))])
+            ratio = f"  {theirs} x {found.ratio:.2f} ({found.low:.2f} to {found.high:.2f})"
+        lines.append(f"  {name:26} {1 / seconds:6,.0f} images/s{ratio}")
+    return "\n".join(lines)
 
 
 def torchvision_files(folder: str) -> Call:
@@ -296,7 +439,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a turn, about")
     parser.add_argument("--threads", type=int, default=1, help="of the step and of its data")
-    parser.add_argument("--only", choices=["memory", "files"])
+    parser.add_argument("--only", choices=["memory", "files", "loaders"])
+    parser.add_argument("--workers", type=int, default=2, help="processes of a loader")
     parser.add_argument("--json", type=Path, help="write everything measured here")
     return parser.parse_args()
 
@@ -304,20 +448,24 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Measure, print the tables."""
     options = parse()
-    progress = Progress(1 if options.only else 2)
+    progress = Progress(1 if options.only else 3)
     found: dict[str, Any] = {
         "machine": {"processor": platform.processor(), "system": platform.platform()},
         "load": os.getloadavg(),
     }
     reports = []
-    if options.only != "files":
+    if options.only in (None, "memory"):
         rounds = measure_memory(options, progress)
         reports.append(memory_report(rounds, options.threads))
         found["memory"] = [{k: asdict(turn) for k, turn in turns.items()} for turns in rounds]
-    if options.only != "memory":
+    if options.only in (None, "files"):
         rounds, size = measure_files(options, progress)
         reports.append(file_report(rounds, size))
         found["files"] = [{k: asdict(turn) for k, turn in turns.items()} for turns in rounds]
+    if options.only in (None, "loaders"):
+        rounds = measure_loaders(options, progress)
+        reports.append(loader_report(rounds, options.workers))
+        found["loaders"] = [{k: asdict(turn) for k, turn in turns.items()} for turns in rounds]
     print("\n" + "\n\n".join(reports))
     print(f"load at the start: {found['load'][0]:.2f}", file=sys.stderr)
     if options.json is not None:
