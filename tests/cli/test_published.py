@@ -13,6 +13,7 @@ from data.server import Served
 from vitlab import save_weights
 from vitlab.io import download as downloading
 from vitlab.weights import resolve
+from vitlab.weights.hub_models import hub_models
 from vitlab.weights.labels import imagenet_labels
 from vitlab.weights.resolve import Checkpoint, checkpoints, known_licence
 from weights.published import FILE, publish, small_model
@@ -41,13 +42,23 @@ def image(tmp_path: Path) -> Path:
 
 def test_list_has_every_name(command: Command, home: Path) -> None:
     lines = command("weights", "list").out.splitlines()[2:]
-    assert [line.split()[0] for line in lines] == list(checkpoints())
+    assert [line.split()[0] for line in lines] == [*checkpoints(), *hub_models()]
     assert not home.exists()
     line = next(line for line in lines if line.startswith("vit_b16.torchvision "))
     assert line.split() == (
         ["vit_b16.torchvision", "224", "imagenet-1k", "330.285", "MiB", "c867db91"]
-        + ["BSD-3-Clause", "-"]
+        + ["BSD-3-Clause", "no", "-"]
     )
+
+
+def test_list_has_models_on_the_hub(command: Command) -> None:
+    (found,) = json.loads(command("weights", "list", "*dinov3-vitb16*", "--json").out)
+    assert found["name"] == "hf:facebook/dinov3-vitb16-pretrain-lvd1689m"
+    assert found["url"] == "https://huggingface.co/facebook/dinov3-vitb16-pretrain-lvd1689m"
+    assert (found["gated"], found["licence"]) == ("yes", "dinov3-license")
+    assert found["size"] is found["sha256"] is found["path"] is None
+    mistake = command("weights", "fetch", found["name"]).mistake
+    assert mistake.endswith(f"is on the hub; valid: vitlab pull {found['name']}")
 
 
 def test_list_takes_a_pattern(command: Command) -> None:
@@ -57,12 +68,12 @@ def test_list_takes_a_pattern(command: Command) -> None:
 
 
 def test_list_for_programs(command: Command, demo: Checkpoint) -> None:
-    (before,) = json.loads(command("weights", "list", "--json").out)
+    (before,) = json.loads(command("weights", "list", demo.name, "--json").out)
     assert before["path"] is before["pinned"] is None
     assert (before["url"], before["model"]) == (demo.url, "vit_test")
     assert before["preprocessing"]["mean"] == [0.5, 0.5, 0.5]
     path = json.loads(command("weights", "fetch", demo.name, "--json").out)["path"]
-    (after,) = json.loads(command("weights", "list", "--json").out)
+    (after,) = json.loads(command("weights", "list", demo.name, "--json").out)
     assert after["path"] == path
     assert after["pinned"]["bytes"] == Path(path).stat().st_size
     assert path in command("weights", "list").out

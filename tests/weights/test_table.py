@@ -7,10 +7,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from reference.torchvision_ops import declare
 from vitlab.errors import UnknownName
 from vitlab.models.config import ViTConfig
 from vitlab.models.variants import variant
 from vitlab.weights.formats.native import our_shapes
+from vitlab.weights.formats.timm_config import architectures
+from vitlab.weights.hub import parse_address
+from vitlab.weights.hub_models import HubModel, hub_models
 from vitlab.weights.resolve import (
     PREPARATIONS,
     UNITS,
@@ -105,3 +109,30 @@ def test_names_come_before_files() -> None:
 def test_a_misspelt_name_is_told(name: str) -> None:
     with pytest.raises(UnknownName, match=r"unknown weights 'vit_b16.*; did you mean .*augreg"):
         named(name)
+
+
+HUB = list(hub_models().values())
+
+
+@pytest.mark.parametrize("entry", HUB, ids=lambda entry: entry.name)
+def test_a_model_on_the_hub_loads_by_its_config(entry: HubModel) -> None:
+    """Its address is one, and its architecture is among those of timm that load."""
+    assert str(parse_address(entry.name)) == entry.name
+    assert entry.gated in ("yes", "no", None)
+    assert entry.dataset in CLASSES
+    owner, name = entry.repository.split("/")
+    if owner == "timm":
+        assert name.partition(".")[0] in architectures()
+
+
+def test_models_of_timm_on_the_hub_are_as_timm_states_them() -> None:
+    declare()
+    timm = pytest.importorskip("timm")
+    known = set(timm.list_pretrained())
+    for entry in HUB:
+        owner, name = entry.repository.split("/")
+        if owner == "timm" and name in known:  # an older release does not know all
+            stated = timm.get_pretrained_cfg(name)
+            assert stated.hf_hub_id == entry.repository
+            assert (stated.license, stated.input_size[1]) == (entry.licence, entry.image_size)
+            assert (stated.num_classes == 1000) == (entry.dataset == "imagenet-1k")

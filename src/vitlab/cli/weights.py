@@ -15,6 +15,7 @@ from vitlab.errors import WeightsError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from vitlab.weights.hub_models import HubModel
     from vitlab.weights.resolve import Checkpoint
 
 weights = typer.Typer(name="weights")
@@ -32,27 +33,35 @@ def list_(
     pattern: Pattern = "",
     json: Json = False,
 ) -> None:
-    """List bundled models and published checkpoints, and where they are stored."""
+    """List bundled models, published checkpoints and models on the hub, and where they are stored.
+
+    Those on the hub, `hf:OWNER/NAME`, are downloaded by `vitlab pull`.
+    """
+    from vitlab.weights.hub_models import hub_models
     from vitlab.weights.resolve import bundled_models, checkpoints
 
-    inside, known = bundled_models(), checkpoints()
-    found = [
-        _describe(known[name]) if name in known else _describe_bundled(name, inside[name])
-        for name in matching(pattern, (*inside, *known), kind="weights")
-    ]
+    inside, known, hub = bundled_models(), checkpoints(), hub_models()
+    found = []
+    for name in matching(pattern, (*inside, *known, *hub), kind="weights"):
+        if name in hub:
+            found.append(_describe_hub(hub[name]))
+        else:
+            entry = known.get(name)
+            found.append(_describe(entry) if entry else _describe_bundled(name, inside[name]))
     if json:
         print_json(found)
         return
     print_table(
-        ("name", "image", "classes", "size", "sha256", "licence", "fetched"),
+        ("name", "image", "classes", "size", "sha256", "licence", "gated", "fetched"),
         (
             (
                 entry["name"],
-                str(entry["preprocessing"]["size"][0]),
+                str(entry["image_size"]),
                 entry["dataset"] or "none",
                 entry["size"] or "-",
                 entry["sha256"] or "-",
                 entry["licence"],
+                entry["gated"] or "-",
                 entry["path"] or "-",
             )
             for entry in found
@@ -76,9 +85,19 @@ def _describe_bundled(name: str, folder: "Path") -> dict[str, Any]:
         "dataset": data_of(name),
         "model": name.partition(".")[0],
         "preprocessing": stored["preprocessing"],
+        "image_size": stored["preprocessing"]["size"][0],
+        "gated": "no",
         "path": str(folder),
         "metrics": stored["metrics"],
     }
+
+
+def _describe_hub(model: "HubModel") -> dict[str, Any]:
+    """Description of a repository on the hub, with the keys of a published checkpoint."""
+    from vitlab.config import to_dict
+
+    unknown = dict.fromkeys(("size", "sha256", "preprocessing", "path"))
+    return {**to_dict(model), **unknown, "name": model.name, "url": model.url}
 
 
 def _describe(checkpoint: "Checkpoint") -> dict[str, Any]:
@@ -90,6 +109,8 @@ def _describe(checkpoint: "Checkpoint") -> dict[str, Any]:
         **to_dict(checkpoint),
         "model": checkpoint.model,
         "preprocessing": checkpoint.preprocessing.to_json(),
+        "image_size": checkpoint.preprocessing.size[0],
+        "gated": "no",
         "path": None if path is None else str(path),
         "pinned": None if path is None else read_record(path),
     }
@@ -107,10 +128,12 @@ def fetch(
 ) -> None:
     """Download a checkpoint once and verify it as far as its publisher allows."""
     from vitlab.weights.fetch import fetch as get
-    from vitlab.weights.resolve import bundled_name, checkpoint
+    from vitlab.weights.resolve import HUB, bundled_name, checkpoint
 
     if bundled_name(name) is not None:
         raise WeightsError(f"{name} is part of the package: nothing to fetch; use it by its name")
+    if name.startswith(HUB):
+        raise WeightsError(f"{name} is on the hub; valid: vitlab pull {name}")
     wanted = checkpoint(name)
     with download_progress(sys.stderr) as progress:
         fetched = get(wanted, progress)
