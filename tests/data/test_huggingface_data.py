@@ -21,7 +21,12 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.socket.connect", _refuse)
 
 
-def _refuse(*_: object) -> None:
+ASKED: list[object] = []
+"""Addresses that were connected to."""
+
+
+def _refuse(_: object, address: object) -> None:
+    ASKED.append(address)
     raise OSError("no network in this test")
 
 
@@ -76,6 +81,7 @@ def test_a_folder_that_the_library_reads(tmp_path: Path) -> None:
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"hf:nobody/nothing: .*; --download fetches it") as caught:
         open_data("hf:nobody/nothing")
+    assert ASKED == []
     assert "\n" not in str(caught.value)
     folder = write_folder(tmp_path / "folder")
     datasets.DatasetDict(test=dataset(folder)).save_to_disk(tmp_path / "stored")

@@ -31,6 +31,7 @@ from vitlab.data.shards.index import Index
 from vitlab.data.shards.layout import find_layout, open_index, write_index
 from vitlab.data.shards.pack import pack
 from vitlab.data.shards.store import expand_braces
+from vitlab.data.sources.folder import open_unlabelled
 from vitlab.errors import DataError, InputError
 from vitlab.images.preprocessing import HALF, Preprocessing
 
@@ -271,6 +272,10 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda p: write_tar(p / "a.tar", {"x.png": png(), "x.jpg": png()}),
         r"x\.png and x\.jpg are images of one sample",
     ),
+    "two files of one name": (
+        lambda p: write_tar(p / "a.tar", {"x.png": png(), "x.PNG": png(1), "x.cls": b"u"}),
+        r"x\.png: two files of one name in a sample",
+    ),
     "strange label": (
         lambda p: write_tar(p / "a.tar", {"x.png": png(), "x.json": b'{"label": [1]}'}),
         r"x\.json: label is '\[1\]'; valid: a label",
@@ -320,6 +325,9 @@ def test_labels_that_training_needs(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", {"x.png": png(), "y.png": png(1)})
     with pytest.raises(DataError, match="no labels; valid: shards or tables with labels"):
         open_data(tmp_path)
+    assert len(open_unlabelled(tmp_path).open_train()) == 2
+    with pytest.raises(DataError, match="holds shards or tables; valid: a folder of images"):
+        pack(tmp_path, tmp_path / "packed")
     (tmp_path / "b").mkdir()
     write_tar(tmp_path / "b" / "a.tar", {"x.png": png(), "x.cls": b"u", "y.png": png(1)})
     with pytest.raises(DataError, match="holds one class, 'u'"):

@@ -16,6 +16,7 @@ import torch
 from data.shard_files import CLASSES, train_set, write_folder, write_parquet
 from data.store_server import Faults, store_of
 from vitlab.data.augment.config import AugmentConfig
+from vitlab.data.check.check import check_folder
 from vitlab.data.datasets import open_data
 from vitlab.data.images import IndexedSet, survey_of
 from vitlab.data.loader import FileLoader
@@ -262,6 +263,8 @@ def test_truncated_shards(shards: Path, tmp_path: Path) -> None:
         assert 35 <= len(found) <= len(good)
         assert list(found.index.header.damaged) == ["00001.tar"], cut
         assert all(found.source(number).read() for number in range(len(found)))
+    [broken] = check_folder(copy).findings[:1]
+    assert (broken.name, broken.items[0].paths) == ("unreadable", ("00001.tar",))
     survey = survey_of(open_data(copy).open_train())
     assert survey is not None
     assert list(survey.broken) == ["00001.tar"]

@@ -189,6 +189,9 @@ def check_folder(data: str | os.PathLike[str], *, watch: Watch = lambda done, to
         else:
             images.append((named[number], found))
             readable.append(number)
+    for name, reason in {} if index is None else index.header.damaged.items():
+        shard = ListedFile(path=name, split="", label=None, named_image=False)
+        broken.append((shard, BrokenFile("unreadable", reason)))
     counts = _counts(listing, Counter((file.label, file.split) for file, _ in images))
     if index is None:
         equal = same_files([folder / file.path for file, _ in images])

@@ -109,6 +109,8 @@ def _origin(data: Path) -> Origin:
     root = unpack(data) if is_archive(data) else data
     if not root.is_dir():
         raise DataError(f"{data} is not a folder; valid: a folder, a zip or tar file, or a CSV")
+    if find_layout(str(root)) is not None:
+        raise DataError(f"{data} holds shards or tables; valid: a folder of images")
     if not has_splits(root):
         return _folder_origin({"": root})
     tests = [name for name in TEST if (root / name).is_dir()]

@@ -74,6 +74,8 @@ def split_name(name: str) -> tuple[str, str]:
 def _sample(group: list[tarfile.TarInfo], file: BinaryIO) -> Sample | None:
     """Sample of some files; None if none of them is an image."""
     found = {split_name(member.name)[1]: member for member in group}
+    if len(found) < len(group):
+        raise DataError(f"{group[0].name}: two files of one name in a sample; valid: one each")
     images = [member for ending, member in found.items() if ending in SUFFIXES]
     if not images:
         return None

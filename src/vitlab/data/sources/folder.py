@@ -13,7 +13,8 @@ import torch
 from vitlab.data.datasets import Data, DataSource, SurveyFiles, open_data, without_images
 from vitlab.data.duplicates import check_readable
 from vitlab.data.images import FileSet, ImageSet
-from vitlab.data.shards.layout import TEST, TRAIN
+from vitlab.data.shards.layout import TEST, TRAIN, find_layout
+from vitlab.data.shards.store import may_be_shards
 from vitlab.data.sources.archive import is_archive, unpack
 from vitlab.data.split import hold_out, survey_files
 from vitlab.errors import DataError, suggest
@@ -248,14 +249,20 @@ def open_unlabelled(
     channels: int | None = None,
     survey: SurveyFiles = survey_files,
 ) -> DataSource:
-    """Same as `open_data`; for a folder without class folders, all its images."""
+    """Same as `open_data`; for a folder without class folders, or shards, all its images."""
     if not isinstance(spec, str | os.PathLike):
         return open_data(spec, channels=channels)
     root = Path(os.fspath(spec)).expanduser()
     if is_archive(root):
         root = unpack(root)
         spec = root
-    if os.fspath(spec) in DATASETS or not root.is_dir():
+    name = os.fspath(spec)
+    layout = find_layout(name) if name not in DATASETS and may_be_shards(name) else None
+    if layout is not None:
+        from vitlab.data.sources.shards import open_shards
+
+        return open_shards(layout, channels=channels, survey=survey, labelled=False)
+    if name in DATASETS or not root.is_dir():
         return open_data(spec, download=download, channels=channels, survey=survey)
     images = root / TRAIN if has_splits(root) else root
     if len(subfolders(images)) > 1:

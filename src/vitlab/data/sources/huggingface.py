@@ -5,6 +5,8 @@ other tables, without the library.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +51,26 @@ def _load(name: str, download: bool) -> dict[str, Any]:
         elif folder.exists():
             found = datasets.load_dataset(str(folder))
         else:
-            offline = datasets.DownloadConfig(local_files_only=not download)
-            found = datasets.load_dataset(name, download_config=offline)
+            with nullcontext() if download else _offline():
+                found = datasets.load_dataset(name)
     except Exception as error:  # the library's errors share no class of their own
         advice = "" if folder.exists() or download else "; --download fetches it from the hub"
         raise DataError(f"{PREFIX}{name}: {one_line(error)}{advice}") from error
     return dict(found) if isinstance(found, dict) else {TRAIN: found}
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Keep the library, which looks for names on the hub first, off the network."""
+    import datasets
+    from huggingface_hub import constants
+
+    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
 def _files(split: Any, spec: str) -> list[str]:
