@@ -8,6 +8,9 @@ from contextlib import contextmanager
 class VitlabError(ValueError):
     """A mistake of the user's; the command line prints its one line and exits with code 2."""
 
+    together = False
+    """True if every process of a command raises it at the same point."""
+
 
 class ConfigError(VitlabError):
     """A configuration that describes no model or run."""
@@ -70,6 +73,8 @@ class Unsupported(VitlabError):
 class Diverged(VitlabError):
     """Training that left the finite numbers."""
 
+    together = True  # losses and gradients are those of all processes
+
     def __init__(self, step: int, found: str) -> None:
         super().__init__(
             f"diverged at step {step}: {found}; checkpoints of earlier steps are intact: try a "
@@ -91,6 +96,8 @@ class Unreachable(VitlabError):
 
 class Elsewhere(VitlabError):
     """A mistake that the first of several processes reports."""
+
+    together = True
 
 
 class Interrupted(Exception):

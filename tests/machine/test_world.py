@@ -1,5 +1,7 @@
 """One process, or several: rank, size, and what they tell each other."""
 
+from datetime import timedelta
+
 import pytest
 import torch
 
@@ -51,11 +53,13 @@ def test_the_environment_gives_rank_and_size(monkeypatch: pytest.MonkeyPatch) ->
         ({}, r"RANK=1 and WORLD_SIZE=2 .* without MASTER_ADDR; valid: all of RANK"),
         ({"MASTER_ADDR": "127.0.0.1"}, "without MASTER_PORT"),
         ({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "x"}, "cannot meet the others at 127.0.0.1:x"),
+        ({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}, "cannot meet the others at 127.0.0.1:1"),
     ],
 )
 def test_a_wrong_environment_is_refused(
     changes: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("vitlab.machine.processes.JOINING", timedelta(seconds=1))
     for name, value in ({"RANK": "1", "WORLD_SIZE": "2"} | changes).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError if "meet" not in message else ValueError, match=message):

@@ -1,6 +1,7 @@
 """What several processes check about their common training; they run these functions together."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from vitlab.machine.world import ALONE, World, close_world, local, open_world, w
 from vitlab.models.variants import create_model
 from vitlab.training.batch_pieces import rows_of
 from vitlab.training.config import TrainConfig
-from vitlab.training.pretraining import with_objective
+from vitlab.training.pretraining import HiddenWatch, with_objective
 from vitlab.training.state import new_state
 from vitlab.training.step import backward, train_step
 
@@ -154,8 +155,26 @@ def check_fsdp_steps() -> None:
             error = (whole(found[key]) - value).norm() / value.norm().clamp(min=1e-3)
             # AdamW enlarges the rounding of gradients that are zero, those of the keys' biases.
             assert error < 1e-4, (key, float(error))
+    _check_fsdp_objective(world)
     close_world()
     print("FSDP agrees")
+
+
+def _check_fsdp_objective(world: World) -> None:
+    """A model without labels is evaluated, trained and evaluated as in a single process."""
+    fields, changes = CASES["mae"]
+    config = config_of({**changes, "parallel": "fsdp"})
+    found = []
+    for where in (ALONE, world):
+        model = model_for(config, fields, torch.float32)
+        state = new_state(model, config, where)
+        watch = HiddenWatch(batches=partial(map, tuple, [loader_for(config, ALONE).batch(0)]))
+        before = dict(watch.run(model))
+        torch.manual_seed(0)
+        train_step(state, loader_for(config, where).batch(1), config, lr_factor=1.0, loss_of=mean)
+        found.append((before, dict(watch.run(model))))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
+    assert found[0][0] != found[0][1]
 
 
 def check_fsdp_memory() -> None:

@@ -74,9 +74,14 @@ def stored_kinds(run: Path) -> set[str]:
     return kinds
 
 
-@pytest.mark.slow
 def test_fsdp_gives_the_losses_and_weights_of_one_process() -> None:
     together(2, "training.parallel_checks:check_fsdp_steps")
+
+
+@pytest.mark.slow
+def test_four_processes_agree_too() -> None:
+    together(4, "training.parallel_checks:check_gradients")
+    together(4, "training.parallel_checks:check_fsdp_steps")
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The `vitlab` command: exit code 0, 2 for the user's mistake (one line), 1 for ours."""
 
+import atexit
 import logging
 import os
 import re
@@ -7,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -62,8 +63,13 @@ PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
 """Commands in the order of `vitlab --help`."""
 CLASSES: dict[Callable[..., None], type[TyperCommand]] = {train: TrainCommand}
 """Commands with more help than their docstring and options."""
-SEVERAL = ("train", "finetune", "pretrain", "evaluate", "predict", "features", "doctor")
+SEVERAL = (
+    *("train", "finetune", "pretrain", "experiment"),
+    *("evaluate", "predict", "features", "doctor"),
+)
 """Commands that several processes may work on."""
+SEVERAL_MET = "vitlab.machine.processes"
+"""Module that is imported when several processes meet."""
 LOST = re.compile(r"gloo|nccl|\bpeer\b|socket|TCPStore", re.IGNORECASE)
 """Messages of torch about a process that does not answer."""
 
@@ -126,7 +132,22 @@ def main() -> None:
         )
     if another_rank() is not None:
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if SEVERAL_MET in sys.modules:
+        leave(code)
+    sys.exit(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End one of several processes without the clean-up of torch.
+
+    Threads of torch that exchanged values with other processes abort now and then when Python's
+    objects are taken down: a run that has ended well would end with a signal.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        flush_or_discard(stream)
+    os._exit(code)
 
 
 def another_rank() -> int | None:

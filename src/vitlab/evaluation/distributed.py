@@ -27,7 +27,7 @@ def inference(model: nn.Module) -> Iterator[None]:
     tensors of the inference mode.
     """
     sharded = any(is_shard(parameter) for parameter in model.parameters())
-    with torch.no_grad(), torch.inference_mode(not sharded):
+    with torch.inference_mode(not sharded), torch.no_grad():  # the first one may allow gradients
         yield
 
 

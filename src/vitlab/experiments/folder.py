@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from vitlab.errors import ConfigError
 from vitlab.experiments.spec import Experiment
 from vitlab.io.files import locked, write_json
 from vitlab.jobs.plan import LEFTOVER
+from vitlab.machine.world import World, by_first
 from vitlab.training.config import TrainConfig
 
 FILE, LOCK = "experiment.json", ".lock"
@@ -153,15 +154,19 @@ def _training(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def working_in(folder: Path, record: Record) -> Iterator[None]:
-    """Lock the folder and write the record of this experiment to it."""
-    folder.mkdir(parents=True, exist_ok=True)
+def working_in(folder: Path, record: Record, world: World) -> Iterator[None]:
+    """Lock the folder and write the record of this experiment to it, in the first process."""
 
     def refuse() -> None:
         raise ConfigError(f"{folder}: another process is working on it; let it end, or end it")
 
-    with locked(folder / LOCK, refuse):
+    def enter() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.enter_context(locked(folder / LOCK, refuse))
         write_json(folder / FILE, to_dict(record))
+
+    with ExitStack() as lock:
+        by_first(enter, world)
         yield
 
 

@@ -11,7 +11,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+from vitlab.config import from_dict, to_dict
 from vitlab.data.datasets import DataSource, check_judged, check_split, open_data
 from vitlab.errors import ConfigError, DataError, ExperimentStopped, Interrupted, VitlabError
 from vitlab.experiments.context import Context
@@ -35,9 +37,11 @@ from vitlab.io.files import write_files, write_json
 from vitlab.jobs.train import channels_of, settings_for
 from vitlab.jobs.training_run import Watcher
 from vitlab.machine.device import best_device, fast_precision
+from vitlab.machine.world import World, by_first, open_world
 from vitlab.registry import DATASETS
 from vitlab.report.figures.table import KINDS
 from vitlab.report.plots import check_matplotlib, rendered, styled
+from vitlab.training.loop import Stop
 
 # Results as CSV: a line for each training, and a line for each difference.
 
@@ -95,7 +99,7 @@ def write_tables(found: Findings) -> None:
 
 
 class StopNow(KeyboardInterrupt):
-    """The process received SIGINT or SIGTERM."""
+    """A process of the experiment received SIGINT or SIGTERM."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -103,19 +107,25 @@ class StopNow(KeyboardInterrupt):
 
 
 @contextmanager
-def signals_raise() -> Iterator[None]:
-    """Raise `StopNow` on either signal; training itself catches them and saves its state first."""
+def signals_raise(world: World) -> Iterator[Stop]:
+    """Raise `StopNow` on either signal; training itself catches them and saves its state first.
+
+    Several processes stop together, before the next training.
+    """
+    stop = Stop()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield stop
         return
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise StopNow(number)
+    def note(number: int, frame: FrameType | None) -> None:
+        if world.size == 1:
+            raise StopNow(number)
+        stop.signal = number
 
     caught: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, stop) for number in caught}
+    before = {number: signal.signal(number, note) for number in caught}
     try:
-        yield
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -159,8 +169,10 @@ def experiment(
     record = _decide(
         spec, what, folder=folder, data=data, seeds=seeds, minutes=minutes, smoke=smoke, arms=arms
     )
-    then = check_folder(folder, record)
-    precision = _precision(spec) if then is None or not then.precision else then.precision
+    world = open_world()
+    then = _begun(folder, record, world)
+    settled = "" if then is None else then.precision
+    precision = world.share(settled or _precision(spec))
     source = _open(record, download)
     images = images_of_classes(source)
     context = Context(
@@ -179,8 +191,21 @@ def experiment(
         check_arms(folder, then, resolved, context.usual)
         resolved = {**then.settled, **resolved}
     record = replace(record, precision=precision, images=images, settled=resolved, starts=starts)
-    with working_in(folder, record), signals_raise():
-        return _Round(context=context, record=record, watching=watching).run()
+    with working_in(folder, record, world), signals_raise(world) as stop:
+        return _Round(
+            context=context, record=record, watching=watching, world=world, stop=stop
+        ).run()
+
+
+def _begun(folder: Path, record: Record, world: World) -> Record | None:
+    """Record of the experiment that this one continues; None: it is new."""
+
+    def read() -> dict[str, Any] | None:
+        then = check_folder(folder, record)
+        return None if then is None else to_dict(then)
+
+    found = by_first(read, world)
+    return None if found is None else from_dict(Record, found)
 
 
 def _decide(
@@ -246,8 +271,11 @@ def _open(record: Record, download: bool) -> DataSource:
 class _Round:
     """All trainings, seed by seed over all arms: an interrupted experiment is still balanced."""
 
-    def __init__(self, *, context: Context, record: Record, watching: Watching) -> None:
+    def __init__(
+        self, *, context: Context, record: Record, watching: Watching, world: World, stop: Stop
+    ) -> None:
         self.context, self.record, self.watching = context, record, watching
+        self.world, self.stop = world, stop
         self.failures: dict[str, str] = {}
 
     def run(self) -> Findings:
@@ -255,28 +283,39 @@ class _Round:
         try:
             done = 0
             for arm, seed in self._trainings:
+                if received := self.world.highest([self.stop.signal or 0])[0]:
+                    raise StopNow(received)
                 if seed != done:
-                    write(self._findings())
+                    self._write(write)
                     done = seed
                 self._complete(arm, seed)
-            write(self._findings())
+            return self._write(write)
         except (Interrupted, StopNow) as stop:
             found = self._findings()
             if found.results:
-                write(found)
+                by_first(lambda: write(found), self.world)
             raise ExperimentStopped(stop.signal, len(found.results), found.trainings) from None
-        return self._findings()
+
+    def _write(self, writer: Callable[[Findings], None]) -> Findings:
+        """Findings so far, written by the first process."""
+        found = self._findings()
+        by_first(lambda: writer(found), self.world)
+        return found
 
     @property
     def _trainings(self) -> list[tuple[Arm, int]]:
         return self.context.experiment.trainings(self.record.seeds)
 
     def _complete(self, arm: Arm, seed: int) -> None:
-        if self._result(arm, seed) is not None:
+        def finished() -> bool:
+            if self._result(arm, seed) is None:
+                return False
             drop_checkpoints(self.context.place(arm.name, seed))  # a kill may have left them
-            return
-        self._try(arm, seed)
-        write_tables(self._findings())
+            return True
+
+        if not by_first(finished, self.world):
+            self._try(arm, seed)
+            self._write(write_tables)
 
     def _try(self, arm: Arm, seed: int) -> None:
         number, total = self._trainings.index((arm, seed)) + 1, len(self._trainings)
@@ -286,16 +325,21 @@ class _Round:
         except Interrupted:
             raise
         except VitlabError as error:
+            if self.world.size > 1 and not error.together:
+                raise
             self.failures[f"{arm.name}, seed {seed}"] = " ".join(str(error).split())
         except Exception as error:
+            if self.world.size > 1:  # the others are still training
+                raise
             reason = f"{type(error).__name__}: {error}"
             self.failures[f"{arm.name}, seed {seed}"] = " ".join(reason.split())
 
     def _findings(self) -> Findings:
+        results = by_first(lambda: [to_dict(result) for result in self._results()], self.world)
         return Findings(
             record=self.record,
             folder=self.context.folder,
-            results=tuple(self._results()),
+            results=tuple(from_dict(Result, result) for result in results),
             failures=dict(self.failures),
         )
 

@@ -1,12 +1,14 @@
 """One arm with one seed: train, fine-tune or evaluate it, and store the result."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from vitlab.classify.classifier import Classifier, load
+from vitlab.config import from_dict, to_dict
 from vitlab.data.datasets import DataSource
 from vitlab.data.images import ImageSet
 from vitlab.data.order import seed_for
@@ -22,6 +24,7 @@ from vitlab.jobs.plan import Plan, model_config, plan_path, read_plan
 from vitlab.jobs.run_result import RunResult
 from vitlab.jobs.train import pretrain, train
 from vitlab.jobs.training_run import Watcher
+from vitlab.machine.world import by_first, open_world
 from vitlab.models.cost import Cost, cost
 from vitlab.models.variants import create_model
 from vitlab.registry import DATASETS
@@ -131,17 +134,27 @@ DRAWS, SMOKE_DRAWS = 10, 2
 """Number of few-shot draws."""
 
 
-def complete(context: Context, arm: Arm, seed: int, watcher: Watcher) -> Result:
-    """Start or continue one training and return its result; a finished one is not repeated."""
+def complete(context: Context, arm: Arm, seed: int, watcher: Watcher) -> None:
+    """Start or continue one training and store its result; a finished one is not repeated.
+
+    Several processes train together; the first of them does the rest.
+    """
     place = context.place(arm.name, seed)
-    known = read_result(place)
-    if known is not None:
-        return known
+    if by_first(lambda: read_result(place) is not None, open_world()):
+        return
     learn = {"test": _test, "pretrain": _pretrain}.get(arm.how, _learn)
     result = learn(context, arm, seed, watcher)
-    write_result(place, result)
-    drop_checkpoints(place)
-    return result
+
+    def store() -> None:
+        write_result(place, result)
+        drop_checkpoints(place)
+
+    by_first(store, open_world())
+
+
+def _in_all(work: Callable[[], Result]) -> Result:
+    """Result of work that the first process does, in all of them."""
+    return from_dict(Result, by_first(lambda: to_dict(work()), open_world()))
 
 
 def drop_checkpoints(place: Path) -> None:
@@ -159,11 +172,14 @@ def _learn(context: Context, arm: Arm, seed: int, watcher: Watcher) -> Result:
         images=run.evaluation.images,
         right=pack(run.right or ()),
     )
-    if context.experiment.measure == "few-shot":
-        found = _few_shot(context, found, run.folder)
-    return replace(
-        found, probes=probe(context.experiment.probes, run.folder, context.source, context.smoke)
-    )
+
+    def measured() -> Result:
+        few = context.experiment.measure == "few-shot"
+        own = _few_shot(context, found, run.folder) if few else found
+        probes = probe(context.experiment.probes, run.folder, context.source, context.smoke)
+        return replace(own, probes=probes)
+
+    return _in_all(measured)
 
 
 def _held_out(run: RunResult) -> float | None:
@@ -176,9 +192,9 @@ def _pretrain(context: Context, arm: Arm, seed: int, watcher: Watcher) -> Result
     """Pretrain without labels: no accuracy, except few-shot accuracy of the features."""
     run = _run(context, arm, seed, watcher)
     found = _spent(arm, seed, run)
-    return (
-        _few_shot(context, found, run.folder) if context.experiment.measure == "few-shot" else found
-    )
+    if context.experiment.measure != "few-shot":
+        return found
+    return _in_all(lambda: _few_shot(context, found, run.folder))
 
 
 def _spent(arm: Arm, seed: int, run: RunResult) -> Result:
@@ -203,12 +219,14 @@ def _run(context: Context, arm: Arm, seed: int, watcher: Watcher) -> RunResult:
     """Start or continue the training."""
     place = context.place(arm.name, seed)
 
+    world = open_world()
+
     def begin(plan: Plan, files: RunFiles) -> None:
-        context.drop_anchor(arm, plan)
+        by_first(lambda: context.drop_anchor(arm, plan), world)
         watcher.begin(plan, files)
 
     watched = replace(watcher, begin=begin)
-    if plan_path(place).is_file():
+    if by_first(lambda: plan_path(place).is_file(), world):
         return train(out=place, resume=True, watcher=watched)
     settings = context.settings(arm, seed)
     settings |= context.budget(arm, settings)
@@ -220,9 +238,13 @@ def _run(context: Context, arm: Arm, seed: int, watcher: Watcher) -> RunResult:
     if arm.how == "pretrain":
         data = _data(context)
         return pretrain(arm.objective, data=data, out=place, changes=settings, watcher=watched)
-    start = start_at(_start(context, arm, seed), arm, seed, context.folder / "starts" / arm.name)
+
+    def start() -> str:
+        place = context.folder / "starts" / arm.name
+        return str(start_at(_start(context, arm, seed), arm, seed, place))
+
     return finetune(
-        start,
+        by_first(start, world),
         data=_data(context),
         out=place,
         image_size=arm.image_size or None,
@@ -267,14 +289,17 @@ def _few_shot(context: Context, found: Result, model: Path) -> Result:
 
 
 def _test(context: Context, arm: Arm, seed: int, watcher: Watcher) -> Result:
-    right, size = evaluate_at(_start(context, arm, seed), arm, seed, context.source)
-    return Result(
-        arm=arm.name,
-        seed=seed,
-        value=sum(right) / len(right),
-        held_out=None,
-        images=len(right),
-        right=pack(right),
-        parameters=size.parameters,
-        forward=size.flops,
-    )
+    def tested() -> Result:
+        right, size = evaluate_at(_start(context, arm, seed), arm, seed, context.source)
+        return Result(
+            arm=arm.name,
+            seed=seed,
+            value=sum(right) / len(right),
+            held_out=None,
+            images=len(right),
+            right=pack(right),
+            parameters=size.parameters,
+            forward=size.flops,
+        )
+
+    return _in_all(tested)

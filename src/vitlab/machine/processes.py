@@ -10,12 +10,15 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from vitlab.errors import ConfigError, Unreachable, one_line
 from vitlab.machine.device import best_device
 from vitlab.machine.world import RANK, SIZE, local_rank_and_size, rank_and_size
 
 T = TypeVar("T")
+JOINING = timedelta(minutes=10)
+"""Wait for the other processes at the start."""
 LONGEST = timedelta(hours=2)
 """Wait for another process, which may be inspecting files or exporting a model."""
 
@@ -100,7 +103,11 @@ def join() -> Processes:
         backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
     if not dist.is_initialized():
         try:
-            dist.init_process_group(backend, timeout=LONGEST)
+            store, _, _ = next(rendezvous("env://", timeout=JOINING))
+            store.set_timeout(LONGEST)
+            dist.init_process_group(
+                backend, store=store, rank=rank, world_size=size, timeout=LONGEST
+            )
         except (RuntimeError, ValueError) as error:
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             raise Unreachable(

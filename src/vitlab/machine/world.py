@@ -178,7 +178,8 @@ def by_first(work: Callable[[], T], world: World) -> T:
     if world.rank == 0:
         try:
             found = [work()]
-        except VitlabError:
+        except VitlabError as mistake:
+            mistake.together = True
             world.share(found)
             raise
     answer = world.share(found)

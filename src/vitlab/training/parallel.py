@@ -132,7 +132,7 @@ def shard(model: nn.Module) -> None:
         if isinstance(module, EncoderBlock):
             fully_shard(module)
     fully_shard(model)
-    for name in ("logits", "tell"):
+    for name in ("logits", "predict"):
         if hasattr(model, name):
             register_fsdp_forward_method(model, name)
 
