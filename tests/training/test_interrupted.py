@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parallel_runs import OPTIONS, assert_same_state
-from processes import environments, outputs, start
+from processes import environments, free_port, outputs, start
 
 STEPS = 40
 TRIALS = int(os.environ.get("VITLAB_TRIALS", "20"))
@@ -79,32 +79,61 @@ def test_killed_and_stopped_runs_end_with_the_same_bits(reference: Path, tmp_pat
         print(f"trial {trial}: {how} of {first}, continued in {then}: same bits")
 
 
-@pytest.mark.slow
-def test_torchrun_restarts_a_run_in_which_a_process_was_killed(
-    reference: Path, tmp_path: Path
-) -> None:
+def launched(folder: Path, *options: str) -> subprocess.Popen[str]:
+    """The run under torchrun with these options."""
     environment = {
         name: value
         for name, value in environments(1)[0].items()
         if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     }
-    folder = tmp_path / "run"
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    with subprocess.Popen(
-        [sys.executable, *launch, "--max-restarts=2", *words(folder)],
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", *options, *words(folder)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    ) as torchrun:
+    )
+
+
+def workers_of(torchrun: subprocess.Popen[str]) -> list[int]:
+    """Numbers of the processes that torchrun has started."""
+    listed = subprocess.run(
+        ["pgrep", "-P", str(torchrun.pid), "-f", "vitlab train"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [int(number) for number in listed.stdout.split()]
+
+
+@pytest.mark.slow
+def test_torchrun_continues_on_one_host_when_another_is_lost(
+    reference: Path, tmp_path: Path
+) -> None:
+    folder, place = tmp_path / "run", f"127.0.0.1:{free_port()}"
+    options = ("--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-id=lost")
+    meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint={place}")
+    # The first holds the meeting point, as the first node of a job does.
+    hosts = [launched(folder, *options, *meeting, f"--rdzv-conf=is_host={n}") for n in (1, 0)]
+    wait_for_step(folder, 8, hosts)
+    for number in (hosts[1].pid, *workers_of(hosts[1])):
+        os.kill(number, signal.SIGKILL)
+    hosts[1].communicate()
+    printed = hosts[0].communicate(timeout=600)[0]
+    assert hosts[0].returncode == 0, printed
+    assert "continues: this command began it" in printed
+    assert_same_state(reference, folder, STEPS)
+
+
+@pytest.mark.slow
+def test_torchrun_restarts_a_run_in_which_a_process_was_killed(
+    reference: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    options = ("--standalone", "--nproc-per-node=2", "--max-restarts=2")
+    with launched(folder, *options) as torchrun:
         wait_for_step(folder, 8, [torchrun])
-        workers = subprocess.run(
-            ["pgrep", "-P", str(torchrun.pid), "-f", "vitlab train"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
-        os.kill(int(workers[1]), signal.SIGKILL)
+        os.kill(workers_of(torchrun)[1], signal.SIGKILL)
         printed = torchrun.communicate(timeout=280)[0]
         assert torchrun.returncode == 0, printed
     assert "continues: this command began it" in printed
