@@ -148,3 +148,29 @@ def test_a_torchscript_archive_is_refused(tmp_path: Path) -> None:
         torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "a.pt")
     with pytest.raises(WeightsError, match=r"a TorchScript archive, .* valid: torch\.save"):
         vitlab.load_weights(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"a": "../other.safetensors"}, "is not a file beside the index"),
+        ({"a": "/etc/passwd"}, "is not a file beside the index"),
+        ({"a": "nul\0.safetensors"}, "is not a file beside the index"),
+        ({"a": ".."}, "cannot be read"),
+        ({"a": ""}, "cannot be read"),
+        ({"a": 3}, "no weight_map of tensor names to files"),
+        ({"a": ["one.safetensors"]}, "no weight_map of tensor names to files"),
+        ({"b": "one.safetensors"}, "tensor 'b' is missing in one.safetensors"),
+        ({"a": "two.safetensors"}, "no such file"),
+        (["one.safetensors"], "no weight_map of tensor names to files"),
+    ],
+)
+def test_damaged_indexes_are_one_line(where: object, message: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in (folder / "one.safetensors", tmp_path / "other.safetensors"):
+        save_file({"a": torch.zeros(1)}, path)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    with pytest.raises(WeightsError, match=message) as raised:
+        vitlab.load_weights(folder)
+    assert "\n" not in str(raised.value)

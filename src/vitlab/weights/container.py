@@ -290,12 +290,12 @@ def _check_whole(file: Path) -> None:
 def _open_shards(index: Path) -> TensorFile:
     """All files of an index, as one."""
     where = read_json(index).get("weight_map")
-    if not isinstance(where, dict) or not where:
+    if not isinstance(where, dict) or not where or not _all_strings(where.values()):
         raise WeightsError(f"{index}: no weight_map of tensor names to files")
     with ExitStack() as stack:
         shards: dict[str, TensorFile] = {}
-        for name in sorted({str(file) for file in where.values()}):
-            if Path(name).name != name:
+        for name in sorted({*where.values()}):
+            if Path(name).name != name or "\0" in name:
                 raise WeightsError(f"{index}: shard {name!r} is not a file beside the index")
             shards[name] = open_tensors(index.parent / name)
             stack.callback(shards[name].close)
@@ -309,6 +309,10 @@ def _open_shards(index: Path) -> TensorFile:
 
     shapes = {tensor: shards[name].shapes[tensor] for tensor, name in where.items()}
     return TensorFile(path=index, shapes=shapes, load=load, release=release)
+
+
+def _all_strings(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _unwrapped(file: TensorFile) -> TensorFile:
