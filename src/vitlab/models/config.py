@@ -1,6 +1,7 @@
 """`ViTConfig`: one frozen description of every member of the family (arXiv:2010.11929, table 1)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin
 
@@ -16,8 +17,8 @@ IN_ATTENTION = ("relative", "relative_bias", "rope")
 """Positions that act on queries, keys or scores; all others are added to the tokens."""
 
 
-def pair(size: Size) -> tuple[int, int]:
-    """`(height, width)` of a size given as one number or two."""
+def pair(size: int | Sequence[int]) -> tuple[int, int]:
+    """`(height, width)` of a size given as one number or two, such as the list of a JSON file."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
