@@ -74,9 +74,12 @@ def stub(folder: Path, name: str, text: str) -> None:
     path.chmod(0o755)
 
 
-@pytest.mark.parametrize(("code", "restarts", "requeued"), [(0, 0, 0), (1, 0, 1), (143, 20, 0)])
+@pytest.mark.parametrize(
+    ("code", "seconds", "restarts", "requeued"),
+    [(0, 90, 0, 0), (1, 90, 0, 1), (1, 0, 0, 0), (143, 90, 20, 0)],
+)
 def test_the_script_for_slurm_queues_a_stopped_run_again(
-    code: int, restarts: int, requeued: int, tmp_path: Path
+    code: int, seconds: int, restarts: int, requeued: int, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     stub(tmp_path, "srun", f'printf "%s\\n" "$@" > {log}; exit {code}')
@@ -87,6 +90,7 @@ def test_the_script_for_slurm_queues_a_stopped_run_again(
         "SLURM_NNODES": "2",
         "SLURM_JOB_ID": "77",
         "SLURM_RESTART_COUNT": str(restarts),
+        "SECONDS": str(seconds),  # bash counts on from there
     }
     words = ["train", "--data", "two words", "--out", "/shared/a"]
     done = subprocess.run(["bash", SCRIPT, *words], env=environment, check=False)
