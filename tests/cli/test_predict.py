@@ -172,7 +172,7 @@ def test_broken_files_are_listed_and_skipped(
 SINGLE = {
     "film.gif": (
         encoded(picture(0), "GIF", save_all=True, append_images=[picture(1)]),
-        "film.gif: animated (GIF); valid: one picture",
+        "film.gif: animated (GIF); valid: one image",
     ),
     "film.webp": (
         encoded(picture(0), "WEBP", save_all=True, append_images=[picture(1)]),
