@@ -286,4 +286,4 @@ def _dress(axes: Any, title: str, across: str, legend: str) -> None:
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
     axes.grid(color=FAINT, linewidth=0.8)
-    axes.legend(loc=legend, title="area under the curve")
+    axes.legend(loc=legend, title="area under the curve", frameon=True, edgecolor="none")
