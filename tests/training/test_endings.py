@@ -106,9 +106,9 @@ def test_of_weights_that_differ_by_chance_the_latest_are_kept(tmp_path: Path) ->
     assert (state.best_step, state.best, state.since_best) == (2, 0.80, 3)
 
 
-def test_ties_go_to_the_lower_loss(tmp_path: Path) -> None:
+def test_a_clearly_higher_loss_is_no_tie(tmp_path: Path) -> None:
     values = [0.5, 0.80, 0.79, 0.81, 0.77, 0.70]
-    losses = [0.1, 0.40, 0.30, 0.30, 0.35, 0.01]
+    losses = [0.1, 0.40, 0.30, 0.30, 0.38, 0.01]
     options = {"steps": 6, "evaluations": 6, "values": values, "losses": losses}
     state = fit_noise(tmp_path / "tie", noise=0.05, **options)
     assert (state.best_step, state.best, state.best_loss, state.since_best) == (4, 0.81, 0.30, 1)
@@ -117,6 +117,23 @@ def test_ties_go_to_the_lower_loss(tmp_path: Path) -> None:
     assert (state.best_step, state.best_loss) == (4, 0.30)
     resumed = fit_noise(tmp_path / "tie", noise=0.05, **options)
     assert (resumed.best_step, resumed.best_loss) == (4, 0.30)
+
+
+@pytest.mark.parametrize(
+    ("values", "losses", "best_step"),
+    [
+        ([0.80, 0.80, 0.80], [0.30, 0.31, 0.32], 1),  # equal: the lower loss
+        ([0.80, 0.80, 0.80], [0.30, 0.30, 0.29], 3),
+        ([0.80, 0.78, 0.79], [0.30, 0.33, 0.36], 3),  # up to noise: the latest
+        ([0.80, 0.78, 0.79], [0.30, 0.36, 0.39], 2),  # but losses do not drift upwards
+    ],
+)
+def test_ties(tmp_path: Path, values: list[float], losses: list[float], best_step: int) -> None:
+    options = {"evaluations": 3, "values": values, "losses": losses, "noise": 0.05}
+    state = fit_noise(tmp_path, steps=3, **options)
+    assert (state.best_step, state.best_loss) == (best_step, losses[best_step - 1])
+    resumed = fit_noise(tmp_path, steps=3, **options)
+    assert (resumed.best_step, resumed.lowest_loss) == (best_step, min(losses[:best_step]))
 
 
 @pytest.mark.parametrize(("loss", "best_step"), [(0.03, 0), (0.3, 2)])

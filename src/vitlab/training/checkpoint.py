@@ -37,8 +37,8 @@ CHECKSUM_AT = 8 + len(START)
 BLOCK = 1 << 20
 """Bytes read at once."""
 NUMBERS = ("step", "highest", "best", "best_step", "since_best", "seconds", "images", "flops")
-BEST_LOSS = "best_loss"
-"""Number that older checkpoints do not have."""
+LOSSES = ("best_loss", "lowest_loss")
+"""Numbers that older checkpoints do not have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +76,7 @@ def save_checkpoint(path: Path, state: TrainState, progress: Progress) -> None:
     """
     tensors = dict(_tensors(state))
     header = {
-        "numbers": {name: getattr(state, name) for name in (*NUMBERS, BEST_LOSS)},
+        "numbers": {name: getattr(state, name) for name in (*NUMBERS, *LOSSES)},
         "scaler": state.scaler.state_dict(),
         "settings": dict(progress.settings),
         "metrics": progress.metrics,
@@ -183,8 +183,8 @@ def _is_header(header: Any) -> bool:
         return False
     if not all(isinstance(header.get(name), kind) for name, kind in kinds.items()):
         return False
-    numbers = {BEST_LOSS: math.inf, **header["numbers"]}
-    if not all(type(numbers.get(name)) in (int, float) for name in (*NUMBERS, BEST_LOSS)):
+    numbers = dict.fromkeys(LOSSES, math.inf) | header["numbers"]
+    if not all(type(numbers.get(name)) in (int, float) for name in (*NUMBERS, *LOSSES)):
         return False
     return type(header["numbers"]["step"]) is int and header["numbers"]["step"] >= 0
 
@@ -199,7 +199,8 @@ def restore(state: TrainState, stored: Checkpoint) -> Progress:
         ) from error
     for name in NUMBERS:
         setattr(state, name, stored.numbers[name])
-    state.best_loss = stored.numbers.get(BEST_LOSS, math.inf)
+    for name in LOSSES:
+        setattr(state, name, stored.numbers.get(name, math.inf))
     if stored.scaler:
         state.scaler.load_state_dict(stored.scaler)
     return stored.progress

@@ -75,6 +75,8 @@ def stop_signals(*, repeated: bool) -> Iterator[Stop]:
 
 LOG_LINES = 200
 """Maximum number of logged training steps of a run."""
+WORSE = 1.25
+"""Ratio of held-out losses from which on weights are worse, even if accuracies hardly differ."""
 
 
 @runtime_checkable
@@ -254,9 +256,10 @@ def _evaluate(
 ) -> None:
     """Evaluate the held-out images, and keep these weights unless earlier ones are clearly better.
 
-    Of weights that few images cannot distinguish, those with the lowest loss are kept; of equal
-    ones the latest, since the learning rate falls and weights are averaged. Only if `counted` does
-    patience count the evaluation: at a high learning rate weights are often worse for a while.
+    Of weights that few images cannot distinguish, the latest are kept, since the learning rate
+    falls and weights are averaged; but not if their loss is `WORSE` times the lowest, and of equal
+    accuracies, or against step 0, the lower loss wins. Only if `counted` does patience count the
+    evaluation: at a high learning rate weights are often worse for a while.
     """
     epoch = state.step / book.loader.steps_per_epoch
     with averaged(state.model, state.ema) as model:
@@ -270,8 +273,11 @@ def _evaluate(
     if value < as_good:
         return
     state.since_best = 0
-    if state.best < as_good or loss <= state.best_loss:
+    clear = state.best < as_good
+    strict = value == state.best or not state.best_step
+    if clear or loss <= (state.best_loss if strict else WORSE * state.lowest_loss):
         state.best, state.best_loss, state.best_step = value, loss, state.step
+        state.lowest_loss = loss if clear else min(loss, state.lowest_loss)
         book.save(book.files.best, state)
 
 

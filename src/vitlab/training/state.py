@@ -136,8 +136,10 @@ class TrainState:
     highest: float = float("-inf")
     """Best value so far of the metric that chooses weights."""
     best: float = float("-inf")
-    """Its value for the weights that would be kept: as good, up to noise, with the lowest loss."""
+    """Its value for the weights that would be kept: as good as `highest`, up to noise."""
     best_loss: float = float("inf")
+    lowest_loss: float = float("inf")
+    """Lowest loss of weights that were kept, since accuracy last improved clearly."""
     best_step: int = 0
     since_best: int = 0
     """Evaluations at a low learning rate since the last that was as good, up to noise."""
