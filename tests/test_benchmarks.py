@@ -249,3 +249,22 @@ def test_a_checkout_is_measured_against_itself(tmp_path: Path) -> None:
     facts = json.loads((tmp_path / "a.json").read_text())
     assert list(facts) == ["cold start", "predict", "training step", "forward"]
     assert all(min(f["seconds"]["old"] + f["seconds"]["new"]) > 0 for f in facts.values())
+
+
+families: Any = importlib.import_module("families")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", families.NETWORKS)
+def test_families_compute_the_same(network: str, tmp_path: Path) -> None:
+    library = network.split(":")[0]
+    families.prepare(network, 2, str(tmp_path))
+    results = {
+        name: families.forward(network, name, str(tmp_path))() for name in (families.OURS, library)
+    }
+    assert results[library].std() > 0.01
+    lists = {name: found.tolist() for name, found in results.items()}
+    families.check_agreement(lists, library)
+    lists[library][1][7] += 1e-3
+    with pytest.raises(SystemExit, match="differ from ours by"):
+        families.check_agreement(lists, library)
