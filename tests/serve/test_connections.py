@@ -14,8 +14,9 @@ import pytest
 from serve.server import Sleepy, counted, listening, photo, service_of
 from vitlab.serve import connections
 from vitlab.serve.connections import Protocol
-from vitlab.serve.server import protocol
+from vitlab.serve.server import bind, protocol
 from vitlab.serve.service import Service
+from vitlab.serve.settings import Settings
 
 IMAGE = photo(1)
 HEAD = b"Host: 127.0.0.1\r\nContent-Length: %d\r\n"
@@ -101,7 +102,7 @@ def test_requests_in_a_row_keep_their_connection() -> None:
 def test_an_answer_that_is_not_read_ends_its_connection() -> None:
     """Bytes that wait to be sent are counted until then."""
     service = service_of(Sleepy())
-    facts = {"name": "x" * 8_000_000}
+    facts = {"kind": "vit", "name": "x" * 8_000_000}
 
     async def test(port: int) -> None:
         place = socket.socket()
@@ -120,8 +121,29 @@ def test_an_answer_that_is_not_read_ends_its_connection() -> None:
         place.close()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitlab.serve.explore.page_facts", lambda *given: facts)
+        patch.setattr("vitlab.serve.explore.page_facts", lambda *given, **named: facts)
         with_server(service, test)
+
+
+def test_small_packets_are_sent_at_once() -> None:
+    """Without TCP_NODELAY, an answer waits 40 ms for the client's acknowledgement."""
+
+    async def test() -> None:
+        seen: list[int] = []
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted = writer.get_extra_info("socket")
+            seen.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listener = bind(Settings(port=0))
+        async with await asyncio.start_server(accept, sock=listener):
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            assert await reader.read() == b""
+            writer.close()
+        assert seen == [1]
+
+    asyncio.run(test())
 
 
 def test_connections_are_limited() -> None:

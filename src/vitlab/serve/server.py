@@ -100,7 +100,8 @@ def protocol(service: Service) -> type[Protocol]:
 def bind(settings: Settings) -> socket.socket:
     """Listening socket of the address."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family)
+    # By this protocol asyncio knows TCP, and turns off the delay of small packets (Nagle).
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
