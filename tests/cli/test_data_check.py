@@ -150,7 +150,7 @@ def a_document(root: Path) -> None:
         (no_classes, "holds files but no folders; valid: one folder of images for each class"),
         (other_classes, "val holds the class 'hamster', which is not trained; valid: cat, dog"),
         (empty_test_class, "dog holds no image files; valid endings"),
-        (only_documents, "cat holds no image files; valid endings"),
+        (only_documents, "cat holds no image files (files in formats that are not read: 1 PDF;"),
         (a_document, "is not a folder"),
     ],
 )

@@ -158,7 +158,7 @@ def test_without_its_run_nobody_knows_what_was_held_out(
     )
     asked = ("evaluate", tmp_path / "b", "--data", folder)
     for more in (("--split", "validation"), ("--temperature",)):
-        assert "and its run, which tells what was held out" in command(*asked, *more).mistake
+        assert "and its run, which lists the held-out images" in command(*asked, *more).mistake
     assert command(*asked).code == 0
 
 

@@ -204,4 +204,4 @@ def test_faithfulness_of_some_methods_as_a_table(command: Command, place: Path) 
 def test_values_have_no_probability(command: Command, place: Path, tmp_path: Path) -> None:
     model = saved_model(tmp_path / "values.safetensors", task="regression")
     outcome = command("explain", model, place / "photos", "--faithfulness", "--steps", 2)
-    assert "faithfulness of a regression; valid: a model that tells prob" in outcome.mistake
+    assert "faithfulness of a regression; valid: a model that predicts prob" in outcome.mistake

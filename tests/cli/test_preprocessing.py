@@ -18,7 +18,7 @@ from vitlab.weights.bundle import save_bundle
 READING = {
     *("predict", "evaluate", "features", "fewshot", "similar", "explain", "figures"),
     *("walkthrough", "export", "benchmark", "convert", "info", "finetune", "serve"),
-    "explore",
+    *("explore", "zeroshot"),
 }
 """Commands that read weights and prepare images, or pass the preprocessing on."""
 STATED = ("--mean", "0.25", "--std", "0.5,0.25,0.125")

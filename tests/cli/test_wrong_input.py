@@ -151,7 +151,11 @@ def cases() -> Iterator[Any]:
             yield case(with_one(name), arguments, told, name)
         yield case(with_one(name), ("predict", MODEL, WRONG), told, name, "in folder", code=3)
         looked_for = name != "paper.pdf"
-        message = reason if looked_for else "holds no image files; valid endings: .avif .bmp"
+        message = (
+            reason
+            if looked_for
+            else "holds no image files (files in formats that are not read: 1 PDF;"
+        )
         for split, uses in {"train": (TRAIN, FINETUNE, FEWSHOT), "val": (TRAIN, EVALUATE)}.items():
             for arguments in uses:
                 yield case(nothing_but(name, split), arguments, message, split, "of", name)
