@@ -51,6 +51,7 @@ def test_missing_data_is_fetched_on_request(
     assert accuracy["images"] == IMAGES
 
 
+@pytest.mark.slow
 def test_exported_files_take_part(command: Command, tmp_path: Path) -> None:
     """Two of the same weights, of which one says that it was quantised."""
     onnx = pytest.importorskip("onnx")

@@ -321,6 +321,7 @@ def test_what_decides_a_training_is_compared_and_nothing_else(
         experiment(more, out=tmp_path, data=data, seeds=1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_one_precision_wherever_it_is_continued(
     tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
@@ -447,6 +448,7 @@ def context_of(folder: Path, spec: Any, data: str, **settings: Any) -> Context:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_all_spend_the_compute_that_the_first_was_given(tmp_path: Path, data: str) -> None:
     arms = (Arm(name="first"), Arm(name="deep", changes={"model.depth": 5}, budget=2.0))
@@ -459,6 +461,7 @@ def test_all_spend_the_compute_that_the_first_was_given(tmp_path: Path, data: st
     assert abs(deep.steps * cost[1] - 2 * first.steps * cost[0]) <= cost[1] / 2
 
 
+@pytest.mark.slow
 def test_compute_of_every_stage_is_as_the_training_counts_it(tmp_path: Path, data: str) -> None:
     """Smaller images, a head that learns first, blocks that do not learn, what is done twice."""
     staged = {"model.dynamic_size": True, "small_sizes": [8], "small_until": [0.5]}
@@ -679,6 +682,7 @@ def test_trying_out_what_needs_larger_batches_and_models(tmp_path: Path) -> None
     assert (found.failures, len(found.results)) == ({}, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_one_pretraining_for_all_seeds(tmp_path: Path, data: str) -> None:
     arms = (

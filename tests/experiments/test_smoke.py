@@ -28,6 +28,8 @@ PROBES = {
     "norm-placement": ("gradient_of_block", "gradient"),
     "attention-kind": ("bytes", "seconds"),
 }
+QUICK = ("norm-placement", "attention-kind", "few-shot", "pretraining")
+"""Studies of the default suite: each measure and probe once."""
 FIGURES = {
     "norm-placement": {"accuracy", "differences", "gradients"},
     "attention-kind": {"accuracy", "differences", "cost"},
@@ -69,7 +71,10 @@ def thinned(spec: Experiment) -> Experiment:
     return spec.only([arm.name for arm in spec.arms if arm.name not in left_out])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES],
+)
 @pytest.mark.usefixtures("small")
 def test_smoke(name: str, tmp_path: Path) -> None:
     check(thinned(named(name)), tmp_path)

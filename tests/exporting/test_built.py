@@ -89,6 +89,7 @@ def test_the_model_of_a_bundle_keeps_labels_and_preprocessing(task: str, tmp_pat
     assert open_exportable(renamed).content["labels"] == list(other)
 
 
+@pytest.mark.slow
 def test_the_bundled_model_s_own_file(tmp_path: Path) -> None:
     classifier = vitlab.load("cifar10")
     vitlab.export(classifier.model, output=tmp_path / "a.onnx")

@@ -102,6 +102,7 @@ def test_a_file_that_cannot_be_read_gives_way_to_the_weights(
         answers(weights, photos, engine="onnxruntime")
 
 
+@pytest.mark.slow
 def test_other_weights_are_another_file(weights: Path, tmp_path: Path) -> None:
     first = kept_export(weights, engine="onnxruntime", images=lambda most: 1)
     model = vitlab.load(weights).model

@@ -78,6 +78,7 @@ def test_several_labels_are_learned(several: RunResult) -> None:
     assert several.metrics["test_map"] == found.map
 
 
+@pytest.mark.slow
 def test_an_angle_is_learned(angles: RunResult) -> None:
     found = angles.evaluation
     assert isinstance(found, RegressionEvaluation)

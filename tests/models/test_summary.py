@@ -67,6 +67,7 @@ def test_known_costs() -> None:
     assert cost("vit_seed").parameters == 7_690_762
 
 
+@pytest.mark.slow
 def test_every_variant_has_a_cost() -> None:
     for name in variants():
         found = cost(name)

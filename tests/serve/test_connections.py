@@ -217,13 +217,13 @@ def test_the_work_of_a_client_that_leaves_is_dropped() -> None:
 
     async def test(port: int) -> None:
         raw = b"POST /classify HTTP/1.1\r\n" + HEAD % len(IMAGE) + b"\r\n" + IMAGE
-        engine.batches = []
+        engine.batches, engine.begun = [], 0
         engine.go.clear()
         clients = []
         for number in range(4):
             clients.append(await connect(port, raw))
-            while len(service.compute._images) < number:  # the first one is being computed
-                await asyncio.sleep(0.001)
+            while len(service.compute._images) < number or not engine.begun:
+                await asyncio.sleep(0.001)  # the first one is being computed, the others wait
         for _, writer in clients[1:3]:
             writer.close()
         while service.load.images > 2:
