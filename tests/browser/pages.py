@@ -53,6 +53,12 @@ def settle(page: Any) -> None:
     page.wait_for_selector("body[aria-busy=false]", timeout=60_000)
 
 
+def address(page: Any) -> str:
+    """Address of the page, which follows the controls after a while."""
+    page.wait_for_timeout(600)
+    return str(page.evaluate("location.href"))
+
+
 def shown(page: Any) -> tuple[np.ndarray, tuple[int, int]]:
     values, grid = page.evaluate(SHOWN)
     return np.array(values, np.float32).reshape(grid), tuple(grid)

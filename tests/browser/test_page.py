@@ -20,6 +20,7 @@ import vitlab
 from browser.pages import (
     NAME,
     SEED,
+    address,
     answers,
     drop,
     expected_attention,
@@ -162,8 +163,8 @@ def test_the_link_restores_the_page(chromium: Any, opened: Any) -> None:
     for key in ("ArrowDown", "ArrowRight", "Enter", "p"):
         opened.keyboard.press(key)
         settle(opened)
-    found, address, bars = shown(opened), opened.evaluate("location.href"), answers(opened)
-    with opening(chromium, address) as page:
+    found, link, bars = shown(opened), address(opened), answers(opened)
+    with opening(chromium, link) as page:
         again = shown(page)
         np.testing.assert_allclose(again[0], found[0], rtol=1e-5)
         assert answers(page) == bars

@@ -1,6 +1,5 @@
 """Ways to use the page: images by paste, file and camera, touch, the link, and accessibility."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import vitlab
 from browser.pages import (
     NAME,
     SEED,
+    address,
     answers,
     drop,
     expected_attention,
@@ -210,7 +210,7 @@ def test_the_address_is_written_rarely(chromium: Any, server: Running) -> None:
         )
         page.wait_for_timeout(600)
         assert 1 <= page.evaluate("window.written") - first <= 10
-        assert "layer=5" in page.evaluate("location.hash")
+        assert "layer=5" in address(page)
 
 
 def test_axe_in_every_step_of_the_tour(opened: Any) -> None:
@@ -256,4 +256,4 @@ def test_images_open_in_the_chosen_panel(opened: Any) -> None:
     opened.click(".other >> nth=1")
     settle(opened)
     assert opened.locator(".panel").count() == 1
-    assert re.search(r"image=7&", opened.evaluate("location.hash") + "&")
+    assert "#image=7&" in address(opened)
