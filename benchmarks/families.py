@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Process, Progress, compete
+from peers import check_equal
 
 from vitlab.timing.referee import Contestant, compare, disturbances, machine, paired_ratios
 
@@ -38,7 +39,6 @@ NETWORKS = (
     "transformers:BeitForImageClassification",
 )
 SIZE = 224
-TOLERANCE = 1e-4
 OURS = "vitlab"
 
 Call = Callable[[], Any]
@@ -142,18 +142,10 @@ def measure(network: str, batch: int, options: argparse.Namespace, progress: Pro
             threads=options.threads,
             seconds=options.seconds,
             seed=options.seed,
-            check=lambda results: check_agreement(results, library),
+            check=lambda results: check_equal(library, results[OURS], results[library]),
             progress=progress.round,
         )
     return rounds
-
-
-def check_agreement(results: dict[str, Any], library: str) -> None:
-    """Refuse to time networks that do not compute the same."""
-    pairs = zip(results[OURS], results[library], strict=True)
-    errors = [abs(a - b) for row, other in pairs for a, b in zip(row, other, strict=True)]
-    if not all(error <= TOLERANCE for error in errors):
-        raise SystemExit(f"{library}: results differ from ours by {max(errors):.2g}")
 
 
 def main() -> None:

@@ -99,14 +99,18 @@ def measure(
 def check_agreement(results: dict[str, Any], peers: list[str]) -> None:
     """Refuse to time networks that do not compute the same."""
     for peer in peers:
-        ours, theirs = results[OURS[peer]], results[peer]
-        errors = [
-            abs(a - b)
-            for row, other in zip(ours, theirs, strict=True)
-            for a, b in zip(row, other, strict=True)
-        ]
-        if not all(error <= TOLERANCE for error in errors):  # not a number is no agreement either
-            raise SystemExit(f"{peer}: results differ from ours by {max(errors):.2g}")
+        check_equal(peer, results[OURS[peer]], results[peer])
+
+
+def check_equal(peer: str, ours: Sequence[Any], theirs: Sequence[Any]) -> None:
+    """Exit if the rows of two results differ by more than `TOLERANCE`."""
+    errors = [
+        abs(a - b)
+        for row, other in zip(ours, theirs, strict=True)
+        for a, b in zip(row, other, strict=True)
+    ]
+    if not all(error <= TOLERANCE for error in errors):  # not a number is no agreement either
+        raise SystemExit(f"{peer}: results differ from ours by {max(errors):.2g}")
 
 
 def report(settings: list[Setting], peers: list[str]) -> str:

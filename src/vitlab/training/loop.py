@@ -76,7 +76,7 @@ def stop_signals(*, repeated: bool) -> Iterator[Stop]:
 LOG_LINES = 200
 """Maximum number of logged training steps of a run."""
 WORSE = 1.25
-"""Ratio of held-out losses from which on weights are worse, even if accuracies hardly differ."""
+"""Held-out loss, relative to the lowest, above which weights with a similar accuracy are worse."""
 
 
 @runtime_checkable
